@@ -14,6 +14,11 @@ PRESETS = {
     " --ffn-hidden-size 10752 --seq-length 2048 --micro-batch-size 1 --global-batch-size 8 --bf16 --swiglu"
     " --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
     " --untie-embeddings-and-output-weights --vocab-size 32000 --tokenizer-type NullTokenizer",
+    # The same in 12 layers, which 2, 3 and 4 pipeline stages divide.
+    "1b-pipeline": "--num-layers 12 --hidden-size 3072 --num-attention-heads 24 --group-query-attention"
+    " --num-query-groups 8 --ffn-hidden-size 8064 --seq-length 2048 --micro-batch-size 1 --global-batch-size 8 --bf16"
+    " --swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
+    " --untie-embeddings-and-output-weights --vocab-size 32000 --tokenizer-type NullTokenizer",
 }
 COMMON = (
     "--mock-data --num-workers 0 --lr 1e-4 --lr-decay-style constant --eval-iters 0 --log-interval 1000000"

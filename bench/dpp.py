@@ -13,20 +13,31 @@ one JSON object a row, and exits with 1 when a measured row misses what it must 
 
 `--only delays`: steps in random orders with random delays of operations and messages, under the smallest cap and above,
 over shm and tcp: none hangs, holds more than its cap, or differs from megatron-core's gradients.
+
+`--only gpu`: a real model on two or four GPUs, all cases in one training run, steps of the modes in blocks; beside gain
+and prediction the memory that each mode uses. The last row has megatron-core's schedule without the plug-in, over NCCL.
+Further flags are the trainer's. Without GPUs it runs on CPUs, whose figures say nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting devices must not start CUDA: ranks are forks
 
+import numpy as np
+import torch
+
+from bench import _dpp_devices
+from bench._dpp_predicted import CASES
+from bench._model import COMMON, PRESETS
 from bench._slept_pipeline import (
     CHUNKS,
     DYNAMIC,
@@ -43,6 +54,7 @@ from bench._slept_pipeline import (
 )
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from tests.support.delayed import LANES, assert_delays_change_nothing
+from tests.support.forked import RankFailedError, run_forked
 
 SCENARIOS = (
     QUIET,
@@ -59,38 +71,94 @@ HOST_SHARE_LIMIT = 0.1
 QUIET_MUST = 0.98
 PREDICTION_ERROR_LIMIT = 0.05
 DISPATCH_LIMIT_MICROSECONDS = 100
+SHORT = 1024
+"""Tokens of a sequence on GPUs: megatron-core's own attention writes its scores to memory."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.dpp", description=__doc__)
-    parser.add_argument("--only", choices=("cpu", "delays", "simulated"), help="default: the first two")
+    parser.add_argument("--only", choices=("cpu", "delays", "simulated", "gpu"), help="default: the first two")
     parser.add_argument("--seeds", type=int, default=5, help="steps, each with draws of its own (default %(default)s)")
     parser.add_argument("--ratios", nargs="+", default=RATIOS, metavar="F:B:W", help="default: %(default)s")
     parser.add_argument("--operation-ms", type=float, default=20.0, help="the shortest one (default %(default)s)")
-    parser.add_argument("--microbatches", type=int, default=16)
+    parser.add_argument("--microbatches", type=int, help="default: 16; on GPUs 4 for each stage")
     parser.add_argument("--steps", type=int, default=1000, help="with delays, over each lane (default %(default)s)")
-    options = parser.parse_args()
+    gpu = parser.add_argument_group("--only gpu")
+    gpu.add_argument("--preset", choices=PRESETS, default="1b-wide", help="the model (default %(default)s)")
+    gpu.add_argument("--ranks", type=int, help="pipeline stages (default: all GPUs)")
+    gpu.add_argument("--layers-per-chunk", type=int, default=2)
+    gpu.add_argument("--micro-batch-size", type=int, default=2)
+    gpu.add_argument("--rounds", type=int, default=2, help="blocks of each mode and case (default %(default)s)")
+    gpu.add_argument("--block", type=int, default=4, help="counted steps of a block (default %(default)s)")
+    gpu.add_argument("--replay", action="store_true", help="also the static replay of the quiet machine's order")
+    gpu.add_argument("--limit-seconds", type=float, default=240.0, help="of a training run (default %(default)s)")
+    options, flags = parser.parse_known_args()
+    options.flags = flags
+    if options.flags and options.only != "gpu":
+        parser.error(f"unknown: {' '.join(options.flags)}")
     missed = 0
     for row in _rows(options):
         missed += row.get("ok") is False
-        print(json.dumps(row), flush=True)
+        if options.only != "gpu":  # whose ranks print
+            print(json.dumps(row), flush=True)
     return 1 if missed else 0
 
 
 def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    if options.only == "gpu":
+        yield from _on_gpus(options)
+        return
     if options.only in (None, "cpu", "simulated"):
         row = _simulated if options.only == "simulated" else _compared
         for text in options.ratios:
             forward, dgrad, wgrad = map(float, text.split(":"))
             overhead = SPLIT_OVERHEADS.get(text, DESIGNS_SPLIT_OVERHEAD)
             setting = Setting(
-                QUIET, (forward, dgrad, wgrad), overhead, options.operation_ms, options.microbatches, options.seeds
+                QUIET,
+                (forward, dgrad, wgrad),
+                overhead,
+                options.operation_ms,
+                options.microbatches or 16,
+                options.seeds,
             )
             for scenario in SCENARIOS:
                 yield row(replace(setting, scenario=scenario), text)
     if options.only in (None, "delays"):
         for lane in LANES:
             yield _delayed(lane, options.steps)
+
+
+def _on_gpus(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    ranks, chunks = options.ranks or max(2, torch.cuda.device_count()), _dpp_devices.CHUNKS
+    microbatches = options.microbatches or 4 * ranks
+    layers = options.layers_per_chunk * chunks * ranks
+    flags = (
+        f"{PRESETS[options.preset]} {COMMON} --seq-length {SHORT if options.preset != 'tiny' else 64} "
+        f"--num-layers {layers} --micro-batch-size {options.micro_batch_size} "
+        f"--global-batch-size {options.micro_batch_size * microbatches} --lr 0 "
+        f"--pipeline-model-parallel-size {ranks} --num-virtual-stages-per-pipeline-rank {chunks} "
+        f"{' '.join(options.flags)}"
+    )
+    what = f"{options.preset} of {layers} layers, {ranks} ranks × {chunks} chunks, {microbatches} microbatches"
+    planned = _dpp_devices.plan(CASES, options.rounds, options.block, replay=options.replay)
+    try:
+        rows = run_forked(
+            ranks, _dpp_devices.run_planned, flags, planned, what, options.limit_seconds,
+            timeout=options.limit_seconds + 10,
+        )[0]  # fmt: skip
+        yield from rows
+        alone = run_forked(
+            ranks, _dpp_devices.run_alone, flags, 2 * options.block, options.limit_seconds,
+            timeout=options.limit_seconds + 10,
+        )  # fmt: skip
+    except RankFailedError as error:
+        failed = {"what": what, "failed": str(error)[-3000:], "ok": False}
+        print(json.dumps(failed), flush=True)
+        yield failed
+        return
+    row = _dpp_devices.beside_stock_alone(what, rows[0], alone)
+    print(json.dumps(row), flush=True)
+    yield row
 
 
 def _compared(setting: Setting, ratios: str) -> dict[str, Any]:

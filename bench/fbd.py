@@ -8,9 +8,11 @@ take more than a tenth of the passes' time says 'not measured'.
 `--only delays`: steps in which passes and messages are late at random, with the fewest slots and more: none hangs or
 differs from megatron-core's gradients.
 
-`--only gpu`: on two GPUs, one forward and one backward, *linears* without a pipeline beside one GPU with no and with
-full recompute, and beside both as replicas. The planner predicts it from the times of one GPU and of the link. Further
-flags are the trainer's.
+`--only gpu`: on real devices, beside stock on the same backward devices with no and with full recompute, and on all of
+them. `linears`: without a pipeline, 1 + 1 GPUs; `shared`: *input* on a pipeline of two GPUs, with a forward rank on the
+first of them; `3+1`, `2+2`: *input* on four GPUs. Losses must be those of full recompute to the bit, which kernels have
+to repeat: with `--attention-backend flash` add `--deterministic-mode`. The planner predicts each from the times of one
+GPU and of the link. Each row tells what devices and hosts were busy with. Further flags are the trainer's.
 
 Prints one JSON object a row, and exits with 1 when a measured row misses what it must show.
 """
@@ -25,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench._fbd_devices import Devices, rows
+from bench._fbd_devices import COMPARISONS, Devices, rows
 from bench._model import PRESETS
 from bench._slept_worlds import Setting, disaggregated, stock
 from megatronapp.core.pipeline.bounds import one_f1b_cost
@@ -38,7 +40,7 @@ CLUSTERS = ((Mode.INPUT, 3, 1, 1.0), (Mode.INPUT, 4, 2, 1.0), (Mode.LINEARS, 3, 
 MUST = {Mode.INPUT: 1.20, Mode.LINEARS: 1.25}
 GOAL = {Mode.INPUT: 1.28, Mode.LINEARS: 1.40}
 HOST_SHARE_LIMIT = 0.1
-GPUS = 2
+ON_CPU_COUNT = 4
 SHORT = ("--seq-length", "1024")
 """On GPUs: megatron-core's own attention writes its scores to memory, which long sequences are slow by."""
 PREDICTION_ERROR_LIMIT = 0.05
@@ -51,7 +53,14 @@ def main() -> int:
     parser.add_argument("--microbatches", type=int, default=32)
     parser.add_argument("--steps", type=int, default=5, help="measured ones (default %(default)s)")
     parser.add_argument("--delayed-steps", type=int, default=250, help="of each of the cases (default %(default)s)")
-    parser.add_argument("--preset", choices=PRESETS, default="1b-wide", help="the model on GPUs (default %(default)s)")
+    parser.add_argument(
+        "--rows", nargs="+", choices=COMPARISONS, default=["linears"], help="on GPUs (default: linears)", metavar="ROW"
+    )
+    parser.add_argument(
+        "--preset", choices=PRESETS, help="the model on GPUs (default: 1b-wide for linears, else 1b-pipeline)"
+    )
+    parser.add_argument("--limit-seconds", type=float, default=500.0, help="on GPUs, for all (default %(default)s)")
+    parser.add_argument("--on-cpu", action="store_true", help="rows for GPUs on CPU ranks: whether they run at all")
     parser.add_argument("--micro-batch-size", type=int, default=2, help="on GPUs (default %(default)s)")
     options, flags = parser.parse_known_args()
     if flags and options.only != "gpu":
@@ -106,16 +115,24 @@ def _compared(setting: Setting) -> dict[str, Any]:
 
 
 def _on_gpus(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    if len(list(Path("/dev").glob("nvidia[0-9]*"))) < GPUS:
-        yield {"what": "linears on GPUs", "skipped": f"needs {GPUS} GPUs"}
-        return
-    flags = (*SHORT, *options.flags)
-    yield from rows(
-        Devices(
-            preset=options.preset, microbatches=options.microbatches, batch=options.micro_batch_size,
-            steps=options.steps, flags=flags,
-        )
-    )  # fmt: skip
+    count = ON_CPU_COUNT if options.on_cpu else len(list(Path("/dev").glob("nvidia[0-9]*")))
+    for names in _alike(options.rows):
+        needed = max(way.devices for name in names for way in COMPARISONS[name].ways.values())
+        if count < needed:
+            yield {"what": f"{', '.join(names)} on GPUs", "skipped": f"needs {needed} GPUs"}
+            continue
+        preset = options.preset or ("1b-wide" if "linears" in names else "1b-pipeline")
+        devices = Devices(
+            preset=preset, microbatches=options.microbatches, batch=options.micro_batch_size, steps=options.steps,
+            flags=(*SHORT, *options.flags), count=count, limit_seconds=options.limit_seconds,
+        )  # fmt: skip
+        yield from rows(devices, names)
+
+
+def _alike(names: list[str]) -> list[list[str]]:
+    """Those that share a model, and so their stock's runs."""
+    pipelines = [name for name in names if name != "linears"]
+    return [each for each in (["linears"] * ("linears" in names), pipelines) if each]
 
 
 def _delayed(name: str, steps: int) -> dict[str, Any]:

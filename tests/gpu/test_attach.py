@@ -37,13 +37,15 @@ SMALL = f"--num-layers {LAYERS} --hidden-size 512 --seq-length 256 --max-positio
 WIDE = f"--num-layers {LAYERS} --hidden-size 2048 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 2"
 PIPELINE = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2"
 DATA = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
-LAYOUTS = {"pipeline": (PIPELINE, 8), "data": (DATA, 4)}
-"""Flags, and microbatches of a step; 16 samples."""
+LAYOUTS = {"pipeline": (PIPELINE, 2, 8), "data": (DATA, 2, 4), "both": (f"{PIPELINE} {DATA}", 4, 4)}
+"""Flags, ranks, and microbatches of a step; 16 samples."""
 LONG_RUN, FAULT_FROM = 160, 61
 SLOW = f"faults:\n  - {{kind: slow_compute, ranks: [1], from_step: {FAULT_FROM}, effect_ratio: 1.5}}\n"
 
 
-def pretrain(data: Path, folder: Path, flags: str, steps: int, attach: list[str] | None = None) -> Ended:
+def pretrain(
+    data: Path, folder: Path, flags: str, steps: int, attach: list[str] | None = None, ranks: int = 2
+) -> Ended:
     folder.mkdir(parents=True, exist_ok=True)
     megatron_lm, tools = data / "megatron_lm", stand_in_tools(folder)
     given = f"{FLAGS} {flags} --bf16 --num-attention-heads 8 --global-batch-size 16 --train-iters {steps}".split()
@@ -53,6 +55,7 @@ def pretrain(data: Path, folder: Path, flags: str, steps: int, attach: list[str]
         *saving(folder),
         "--eval-interval=1000",
         f"--data-cache-path={folder / 'cache'}",
+        ranks=ranks,
         attach=attach,
         environment={
             "PYTHONPATH": os.pathsep.join([str(megatron_lm), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -81,45 +84,49 @@ def trace_of(folder: Path, rank: int) -> RankTrace:
     return read(trace_file.path_for(folder, JOB, 1, rank))
 
 
-@pytest.mark.parametrize("layout", ["pipeline", "data"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_weights_are_the_same_to_the_bit_and_every_microbatch_is_seen(
     shared_data: Path, tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(shared_data / "megatron_lm")
-    flags, microbatches = LAYOUTS[layout]
-    runs = [pretrain(shared_data, tmp_path / f"plain-{n}", f"{SMALL} {flags}", STEPS) for n in range(2)]
+    flags, ranks, microbatches = LAYOUTS[layout]
+    if torch.cuda.device_count() < ranks:
+        pytest.skip(f"needs {ranks} CUDA devices")
+    runs = [pretrain(shared_data, tmp_path / f"plain-{n}", f"{SMALL} {flags}", STEPS, None, ranks) for n in range(2)]
     assert [each.code for each in runs] == [0, 0], f"the script alone died: {runs[0].output[-5000:]}"
     plain, again = (weights(tmp_path / f"plain-{n}") for n in range(2))
     assert len(plain) > LAYERS
     assert same_bits(again, plain), "the script alone does not compute the same twice: nothing can be compared"
 
     attach = ["--job", JOB, *every_step(tmp_path)]
-    attached = pretrain(shared_data, tmp_path / "attached", f"{SMALL} {flags}", STEPS, attach)
+    attached = pretrain(shared_data, tmp_path / "attached", f"{SMALL} {flags}", STEPS, attach, ranks)
 
     assert attached.code == 0, attached.output[-5000:]
     assert logged(attached) == logged(runs[0])
     assert len(logged(attached)) >= STEPS
     assert same_bits(weights(tmp_path / "attached"), plain)
-    for rank in range(2):
+    for rank in range(ranks):
         check(trace_of(tmp_path, rank), layout, microbatches)
 
 
 def check(trace: RankTrace, layout: str, microbatches: int) -> None:
     assert trace.hello.attached == trace_pb2.ATTACHED_SCHEDULES
     assert [summary.step for summary in trace.summaries] == list(range(1, STEPS + 1))
-    chunks = 2 if layout == "pipeline" else 1
+    chunks = 1 if layout == "data" else 2
     for step in range(1, STEPS + 1):
         for name in ("forward", "backward"):
             seen = sorted((span.chunk, span.microbatch) for span in trace.of(name, step=step))
             assert seen == [(chunk, n) for chunk in range(chunks) for n in range(microbatches)], (name, step)
         assert len(trace.of("optimizer", step=step)) == 1
-    if layout == "pipeline":
+    if layout != "data":
         assert trace.of("forward_send", "forward_recv", step=3)
 
 
-def found(folder: Path) -> list[tuple[str, list[int], str]]:
-    report = analyze(folder / JOB / "attempt-1")
-    return [(str(f.kind), list(f.ranks), str(f.cause)) for f in report.findings if f.page]
+def judged(folder: Path) -> tuple[list[tuple[str, list[int], str]], str]:
+    """What paged; and all that was found, in numbers."""
+    findings = analyze(folder / JOB / "attempt-1").findings
+    paged = [(str(finding.kind), list(finding.ranks), str(finding.cause)) for finding in findings if finding.page]
+    return paged, "\n".join(finding.model_dump_json() for finding in findings)
 
 
 def test_a_rank_that_computes_slowly_is_named(shared_data: Path, tmp_path: Path) -> None:
@@ -130,7 +137,8 @@ def test_a_rank_that_computes_slowly_is_named(shared_data: Path, tmp_path: Path)
     ended = pretrain(shared_data, tmp_path / "run", f"{WIDE} {DATA}", LONG_RUN, attach)
 
     assert ended.code == 0, ended.output[-5000:]
-    assert [(kind, ranks) for kind, ranks, _ in found(tmp_path)] == [("slow_gpu", [1])]
+    paged, told = judged(tmp_path)
+    assert [(kind, ranks) for kind, ranks, _ in paged] == [("slow_gpu", [1])], told
 
 
 def test_the_gpu_that_a_neighbour_occupies_is_named(shared_data: Path, tmp_path: Path) -> None:
@@ -142,7 +150,8 @@ def test_the_gpu_that_a_neighbour_occupies_is_named(shared_data: Path, tmp_path:
             ended = training.result()
 
     assert ended.code == 0, ended.output[-5000:]
-    assert found(tmp_path) in ([("slow_gpu", [1], "interference")], [("slow_gpu", [1], "compute")])
+    paged, told = judged(tmp_path)
+    assert paged in ([("slow_gpu", [1], "interference")], [("slow_gpu", [1], "compute")]), told
 
 
 def steps(folder: Path, training: Future[Ended]) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
+import torch
 
 from megatronapp.core.pipeline import caps, orders
 from megatronapp.core.pipeline.operations import Operation
@@ -33,12 +35,14 @@ class Trained:
     losses: list[float] = field(default_factory=list)
     gradients: list[str] = field(default_factory=list)
     """Of each step, before the optimizer changes them: a digest of all."""
+    weights: str = ""
+    """A digest of all, after the last step."""
     orders: list[list[Operation]] = field(default_factory=list)
     peaks: list[float] = field(default_factory=list)
 
 
 class Watching(Plugin):
-    """Keeps the gradients' digests. Outermost."""
+    """Keeps the gradients' and weights' digests. Outermost."""
 
     name = "watching"
     trained: Trained
@@ -48,18 +52,29 @@ class Watching(Plugin):
         cls.trained = Trained()
         return cls()
 
+    def models(self, chunks: Sequence[torch.nn.Module]) -> None:
+        self._parameters = [parameter for chunk in chunks for parameter in chunk.parameters()]
+
     def schedule(self, function: Any) -> Any:
         def run(**kwargs: Any) -> Any:
             outputs = function(**kwargs)
             if not kwargs["forward_only"]:
-                digest = hashlib.sha256()
-                for chunk in kwargs["model"]:
-                    for parameter in chunk.parameters():
-                        digest.update(parameter.main_grad.detach().float().numpy().tobytes())
-                self.trained.gradients.append(digest.hexdigest())
+                parameters: list[Any] = [parameter for chunk in kwargs["model"] for parameter in chunk.parameters()]
+                self.trained.gradients.append(digest(parameter.main_grad for parameter in parameters))
             return outputs
 
         return run
+
+    def training_end(self) -> None:
+        self.trained.weights = digest(self._parameters)
+
+
+def digest(tensors: Iterable[torch.Tensor]) -> str:
+    """Of what they hold, as float32."""
+    whole = hashlib.sha256()
+    for tensor in tensors:
+        whole.update(tensor.detach().float().cpu().numpy().tobytes())
+    return whole.hexdigest()
 
 
 class StockUnderDpp(DppPlugin):
@@ -144,6 +159,7 @@ def assert_bitwise_alike(chosen: list[Trained], stock: list[Trained], chunks: in
     """All ranks' losses and gradients; and that the orders were many, and none held more than the smallest cap."""
     assert [each.losses for each in chosen] == [each.losses for each in stock]
     assert [each.gradients for each in chosen] == [each.gradients for each in stock]
+    assert [each.weights for each in chosen] == [each.weights for each in stock]
     assert len(chosen[-1].losses) == steps
     for each in chosen:
         assert len(each.orders) == steps

@@ -24,6 +24,7 @@ WINDOW = "--window-size 4,0 --position-embedding-type rope"
 DROPOUT = "--hidden-dropout 0.1 --attention-dropout 0.1"
 ONE_GROUP = "--group-query-attention --num-query-groups 1"
 DOCUMENTS = "--reset-attention-mask --reset-position-ids --eod-mask-loss"
+INTERLEAVED = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"
 TENSOR, CONTEXT = "--tensor-model-parallel-size 2", "--context-parallel-size 2"
 
 
@@ -62,6 +63,10 @@ def test_computed_plainly_it_is_megatron_cores_attention() -> None:
         pytest.param(ONE_GROUP, 2, f"{TENSOR} --sequence-parallel {FLASH}", marks=slower),
         pytest.param(f"{ONE_GROUP} {ALIBI}", 4, "--tensor-model-parallel-size 4", marks=slower),
         pytest.param(DOCUMENTS, 2, TENSOR, marks=slower),
+        (f"{DOCUMENTS} --num-layers 3", 3, "--pipeline-model-parallel-size 3"),
+        pytest.param(DOCUMENTS, 2, INTERLEAVED, marks=slower),
+        pytest.param(DOCUMENTS, 4, f"--pipeline-model-parallel-size 2 {TENSOR} --sequence-parallel", marks=slower),
+        pytest.param(DOCUMENTS, 4, f"--pipeline-model-parallel-size 2 {CONTEXT}", marks=slower),
         pytest.param(f"{DOCUMENTS} {ALIBI}", 2, CONTEXT, marks=slower),
         pytest.param("", 2, CONTEXT, marks=slower),
         pytest.param("--calculate-per-token-loss", 2, CONTEXT, marks=slower),

@@ -304,3 +304,27 @@ def test_the_pods_of_an_example_are_valid_kubernetes_and_attached_as_ours_are(na
 def test_the_example_of_an_attached_job_is_valid_kubernetes() -> None:
     for body in example("indexed-job"):
         kubernetes_validate.validate(body, "1.34", strict=True)
+
+
+def test_the_jobs_of_an_attached_job_set_are_valid_kubernetes_and_of_its_schema() -> None:
+    [body] = example("jobset")
+    [ranks] = body["spec"].pop("replicatedJobs")
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "llama-ranks-0"}}
+
+    kubernetes_validate.validate({**job, **ranks.pop("template")}, "1.34", strict=True)
+
+    assert (body["apiVersion"], body["spec"], ranks) == ("jobset.x-k8s.io/v1alpha2", {}, {"name": "ranks"})
+
+
+def test_the_replicas_of_an_attached_pytorch_job_are_of_its_schema() -> None:
+    """kubeflow.org/v1 knows more; the names that the controller looks for are these."""
+    [body] = example("pytorchjob")
+
+    assert body["apiVersion"] == "kubeflow.org/v1"
+    assert body["spec"].keys() == {"nprocPerNode", "pytorchReplicaSpecs"}
+    assert isinstance(body["spec"]["nprocPerNode"], str)
+    replicas = body["spec"]["pytorchReplicaSpecs"]
+    assert replicas.keys() == {"Master", "Worker"}
+    for each in replicas.values():
+        assert each.keys() == {"replicas", "restartPolicy", "template"}
+        assert [found["name"] for found in each["template"]["spec"]["containers"]] == ["pytorch"]

@@ -81,7 +81,6 @@ def test_both_ways_to_ask_for_virtual_stages_mean_the_same(flags: str) -> None:
         (1, "--window-size 16,4", "--window-size 16 4: give the tokens before, and 0 for those after"),
         (1, "--window-size 16", "--window-size 16: give the tokens before"),
         (1, "--window-size -2 0", "--window-size -2 0: give the tokens before"),
-        (2, "--reset-attention-mask --pipeline-model-parallel-size 2", "not built for pipeline stages"),
         (1, "--reset-attention-mask --transformer-impl transformer_engine", "needs --transformer-impl local"),
         (1, "--window-attn-skip-freq 2", "give that too"),
         (

@@ -13,7 +13,7 @@ from megatron.core import parallel_state
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.data import SequentialSampler, Tokenizer, build_datasets, microbatches
 from megatronapp.trainer.data.lengths import Cut, CutCollate
-from megatronapp.trainer.data.sampler import Collate
+from megatronapp.trainer.data.sampler import Collate, DocumentCollate
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.models import ModelFamily, family_of
 
@@ -48,7 +48,7 @@ class Batches:
         """Every rank calls this together, as the first one builds the sample indices for all. `datasets` in place of
         those that the flags name."""
         family = family_of(config.model)
-        reads = tuple(family.reads(chunk) for chunk in chunks)
+        reads = tuple(family.reads(chunk, config) for chunk in chunks)
         evaluation_samples = config.evaluation.eval_iters * layout.global_batch_size
         train, valid, test = (
             datasets()
@@ -117,9 +117,10 @@ class Batches:
 
 
 def _collate(config: TrainerConfig, family: ModelFamily) -> Collate:
-    if not config.training.variable_seq_lengths:
-        return family.collate
-    return CutCollate(family.collate, Cut.of(config.parallel, family.counts))
+    collate = family.collate
+    if config.training.variable_seq_lengths:
+        collate = CutCollate(collate, Cut.of(config.parallel, family.counts))
+    return DocumentCollate(collate) if config.data.reset_attention_mask else collate
 
 
 def _names_of_first_rank(names: list[str]) -> list[str]:

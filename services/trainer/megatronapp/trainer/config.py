@@ -109,6 +109,12 @@ class ModelConfig:
     window_attn_skip_freq: int | None = flag(
         None, "every so many layers one sees all tokens in spite of --window-size", FORWARD
     )
+    fusions: tuple[str, ...] = flag(
+        (),
+        "fused kernels: bias-gelu, bias-swiglu, bias-dropout, cross-entropy, masked-softmax, rope, "
+        "gradient-accumulation; megatron: Megatron-LM's defaults, as far as they fit and are installed",
+        OPERATION,
+    )
     moe_aux_loss_coeff: float = flag(0.0, "weight of the balancing loss", TRAINING)
 
 

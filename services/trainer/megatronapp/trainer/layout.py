@@ -13,6 +13,7 @@ from megatronapp.core.trace.values import ParallelSizes
 from megatronapp.trainer.batch_ramp import BatchRamp
 from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig, TrainingConfig
 from megatronapp.trainer.models.attention_choice import check_attention
+from megatronapp.trainer.models.fusions import check_fusions
 from megatronapp.trainer.models.limits import check_family
 
 
@@ -88,6 +89,7 @@ class Layout:
         _check_optimizer(config)
         _check_precision(config.training)
         check_attention(config)
+        check_fusions(config)
         if config.training.skip_train and not config.evaluation.eval_iters:
             raise UsageError("--skip-train only evaluates, and --eval-iters 0 never does: leave one of them out")
         if config.evaluation.early_stop_patience and not config.evaluation.eval_iters:

@@ -20,7 +20,7 @@ from megatron.core.utils import get_te_version, is_te_min_version
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
 from megatronapp.trainer.layout import Layout
-from megatronapp.trainer.models import family_of
+from megatronapp.trainer.models import family_of, fusions
 from megatronapp.trainer.models.protocol import ChunkPlace
 from megatronapp.trainer.models.sizes import ffn_hidden_size
 
@@ -45,7 +45,7 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
             normalization=model.normalization,
             layernorm_epsilon=model.norm_epsilon,
             gated_linear_unit=model.swiglu,
-            activation_func=_activation(model),
+            activation_func=_activation(config),
             add_bias_linear=not model.disable_bias_linear,
             add_qkv_bias=model.add_qkv_bias,
             qk_layernorm=model.qk_layernorm,
@@ -65,8 +65,7 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
             recompute_num_layers=training.recompute_num_layers,
             deterministic_mode=training.deterministic_mode,
             variable_seq_lengths=training.variable_seq_lengths,
-            gradient_accumulation_fusion=False,  # needs an extension of Apex
-            masked_softmax_fusion=False,  # likewise
+            **fusions.options(config),
             **_layout_options(config.parallel, layout),
             **_expert_options(model),
         )
@@ -74,10 +73,12 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
         raise UsageError(f"megatron-core refuses these flags: {error}") from error
 
 
-def _activation(model: ModelConfig) -> Callable[[torch.Tensor], torch.Tensor]:
-    if model.swiglu:
+def _activation(config: TrainerConfig) -> Callable[[torch.Tensor], torch.Tensor]:
+    if config.model.swiglu:
         return F.silu
-    return tanh_gelu if model.openai_gelu else F.gelu
+    if "bias-gelu" in fusions.chosen(config):
+        return F.gelu  # megatron-core knows the fused one, which is the tanh form, by this name
+    return tanh_gelu if config.model.openai_gelu else F.gelu
 
 
 def tanh_gelu(values: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatronapp.core.errors import UsageError
-from megatronapp.trainer.data.sampler import CyclicSampler, SequentialSampler, collate
+from megatronapp.trainer.data.sampler import CyclicSampler, DocumentCollate, SequentialSampler, collate
 
 layouts = st.fixed_dictionaries(
     {
@@ -72,3 +72,12 @@ def test_a_microbatch_carries_its_work() -> None:
 
     assert microbatch["tokens"].shape == (2, 4)
     assert microbatch["work"] == (8, 32)
+
+
+def test_documents_that_do_not_see_each_other_are_work_of_their_own() -> None:
+    positions = [torch.tensor([0, 1, 2, 0]), torch.tensor([0, 1, 0, 1])]
+    samples = [dict.fromkeys(("tokens", "labels", "loss_mask", "position_ids"), each) for each in positions]
+
+    microbatch = DocumentCollate(collate)(samples)
+
+    assert microbatch["work"] == (8, 9 + 1 + 4 + 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -17,6 +18,19 @@ def test_what_is_due_earlier_is_sent_earlier_whichever_was_added_first() -> None
     late.wait()
 
     assert sent == ["earlier", "later"]
+
+
+def test_the_time_counts_from_when_a_device_has_made_what_is_sent() -> None:
+    late, made, sent = LateSends[None](), threading.Event(), list[str]()
+
+    late.add(0.0, lambda: sent.append("still being made"), made.is_set)
+    late.add(0.02, lambda: sent.append("there"))
+    while not sent:
+        time.sleep(0.001)
+    made.set()
+    late.wait()
+
+    assert sent == ["there", "still being made"]
 
 
 def test_what_a_send_raises_is_raised_where_all_are_waited_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import torch
@@ -104,7 +105,8 @@ def microbatches(
 def collate(samples: Sequence[dict[str, torch.Tensor]]) -> Microbatch:
     """Samples, each of tensors [sequence_length], to one microbatch.
 
-    A sample is one sequence of work, whatever documents are in it: attention crosses their borders.
+    A sample is one sequence of work, whatever documents are in it: attention crosses their borders, where
+    DocumentCollate does not say otherwise.
     """
     stack: Callable[[str], torch.Tensor] = lambda key: torch.stack([sample[key] for sample in samples])  # noqa: E731
     tokens = stack("tokens")
@@ -116,3 +118,18 @@ def collate(samples: Sequence[dict[str, torch.Tensor]]) -> Microbatch:
         position_ids=stack("position_ids"),
         work=(batch * length, batch * length * length),
     )
+
+
+@dataclass(frozen=True)
+class DocumentCollate:
+    """A `collate` of rows whose documents don't see each other: each is a sequence of work. Their positions start at 0,
+    those of a row too."""
+
+    collate: Collate
+
+    def __call__(self, samples: Sequence[Any]) -> Mapping[str, Any]:
+        batch = self.collate(samples)
+        positions = batch["position_ids"].flatten()
+        starts = positions.eq(0).nonzero().flatten()
+        lengths = torch.diff(starts, append=torch.tensor([len(positions)]))
+        return {**batch, "work": (len(positions), int(lengths.square().sum()))}

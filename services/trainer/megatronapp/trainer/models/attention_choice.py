@@ -50,10 +50,6 @@ def _check_documents(config: TrainerConfig) -> None:
         return
     if config.model.transformer_impl != "local":
         raise UsageError("--reset-attention-mask needs --transformer-impl local")
-    if config.parallel.pipeline_model_parallel_size > 1:
-        raise UsageError(
-            "--reset-attention-mask is not built for pipeline stages: leave --pipeline-model-parallel-size at 1"
-        )
 
 
 def _check_window(config: TrainerConfig) -> None:

@@ -76,7 +76,7 @@ class Bert:
                 vp_stage=place.stage,
             )
 
-    def reads(self, chunk: torch.nn.Module) -> bool:
+    def reads(self, chunk: torch.nn.Module, config: TrainerConfig) -> bool:
         return True  # what is padding, all layers must know
 
     def dataset(self, config: TrainerConfig) -> DatasetKind:

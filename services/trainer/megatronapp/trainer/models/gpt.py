@@ -49,7 +49,7 @@ class GPTTrainStep(TrainStep):
         return masked_loss(batch["loss_mask"], output)
 
     def forward_step(self, iterator: Iterator[Mapping[str, Any]], model: torch.nn.Module) -> tuple[Any, Any]:
-        if not FAMILY.reads(unwrap_model(model)):
+        if not FAMILY.reads(unwrap_model(model), self.settings.config):
             return model(None, None, None), None
         batch = self.get_batch(iterator)
         output = model(batch["tokens"], batch["position_ids"], batch.get("attention_mask"), labels=batch["labels"])
@@ -92,8 +92,8 @@ class Gpt:
             vp_stage=place.stage,
         )
 
-    def reads(self, chunk: torch.nn.Module) -> bool:
-        return bool(chunk.pre_process or chunk.post_process)
+    def reads(self, chunk: torch.nn.Module, config: TrainerConfig) -> bool:
+        return bool(chunk.pre_process or chunk.post_process or config.data.reset_attention_mask)
 
     def dataset(self, config: TrainerConfig) -> DatasetKind:
         return gpt_dataset(config.data, config.training.seq_length)

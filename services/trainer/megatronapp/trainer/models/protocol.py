@@ -49,7 +49,7 @@ class ModelFamily(Protocol):
         """One chunk, on the CPU or megatron-core's current device, with `pre_process` and `post_process`."""
         ...
 
-    def reads(self, chunk: torch.nn.Module) -> bool:
+    def reads(self, chunk: torch.nn.Module, config: TrainerConfig) -> bool:
         """Whether this chunk takes anything from the data."""
         ...
 

@@ -75,7 +75,7 @@ class T5:
             rotary_percent=model.rotary_percent,
         )
 
-    def reads(self, chunk: torch.nn.Module) -> bool:
+    def reads(self, chunk: torch.nn.Module, config: TrainerConfig) -> bool:
         return True
 
     def dataset(self, config: TrainerConfig) -> DatasetKind:

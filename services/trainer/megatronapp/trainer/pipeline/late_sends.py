@@ -13,6 +13,8 @@ from sched import scheduler
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+LOOK_SECONDS = 0.0005
+"""Between two looks at whether a device has made what is sent."""
 
 
 class LateSends(Generic[T]):
@@ -24,12 +26,25 @@ class LateSends(Generic[T]):
         self._under_way: list[Future[T]] = []
         self._running = False
 
-    def add(self, seconds: float, send: Callable[[], T]) -> Future[T]:
-        """Call `send` so much later. What it sends must not be changed until then. Returns its result to be."""
+    def add(self, seconds: float, send: Callable[[], T], made: Callable[[], bool] = lambda: True) -> Future[T]:
+        """Call `send` so much later than `made` says that what it sends is there, which must not be changed until then.
+        Returns its result to be."""
         sent: Future[T] = Future()
+
+        def count() -> None:
+            try:
+                there = made()
+            except Exception as error:  # noqa: BLE001  (raised in the thread that waits)
+                sent.set_exception(error)
+                return
+            if there:
+                self._due.enter(seconds, 0, _fulfil, (sent, send))
+            else:
+                self._due.enter(LOOK_SECONDS, 0, count)
+
         with self._changed:
             self._under_way.append(sent)
-            self._due.enter(seconds, 0, _fulfil, (sent, send))
+            self._due.enter(0, 0, count)
             if not self._running:
                 self._running = True
                 threading.Thread(target=self._run, name="late-sends", daemon=True).start()

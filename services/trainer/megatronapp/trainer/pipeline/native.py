@@ -148,14 +148,22 @@ class NativeTransport:
         seconds = self.late_seconds(post.message)
         if not seconds:
             return SendHandle(self.engine.isend(tensor, peer, tag))
-        stream = torch.cuda.current_stream() if tensor.is_cuda else None
         kept = tensor.detach()  # megatron-core takes an output's memory away once it was posted
+        if not tensor.is_cuda:
+            return LateHandle(self._late.add(seconds, lambda: SendHandle(self.engine.isend(kept, peer, tag))))
+        made = torch.cuda.current_stream().record_event()
+        # The current stream may by then hold what waits for this very message.
+        aside = torch.cuda.Stream()
 
         def send() -> SendHandle:
-            with torch.cuda.stream(stream):
+            with torch.cuda.stream(aside):
                 return SendHandle(self.engine.isend(kept, peer, tag))
 
-        return LateHandle(self._late.add(seconds, send))
+        def is_made() -> bool:
+            with torch.cuda.device(kept.device):
+                return bool(made.query())
+
+        return LateHandle(self._late.add(seconds, send, is_made))
 
     def _receive(self, post: Post) -> ReceiveHandle:
         handle = self.engine.irecv(post.tensor, post.message.peer, self.tag(post.message))

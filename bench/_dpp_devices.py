@@ -1,0 +1,413 @@
+"""MegaDPP and megatron-core's schedule on real devices, for bench.dpp: steps of all modes and cases in one run.
+
+Weights do not change (the learning rate is 0), and each step reads the first step's data: losses and gradients of any
+two steps must be the same to the bit. Where a case makes operations longer, the device spins behind them: a draw of a
+lognormal factor with mean 1 sets what an operation takes, stretched so far that hardly any is to be shorter than the
+model's own part of it. Predictions are made from the times of F, B and W in the case's own steps, and from its draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import random
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from statistics import median
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core.pipeline_parallel import schedules
+
+from bench._blocks import device_name
+from bench._dpp_predicted import DYNAMIC, REPLAY, STOCK, Case, Draws, Predicted, orders_of
+from bench.split_cost import Clock
+from megatronapp.core.pipeline import caps
+from megatronapp.core.pipeline.operations import Kind
+from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.pipeline.policy import StagePolicy
+from megatronapp.core.trace.message_id import Direction
+from megatronapp.trainer.pipeline.native import NativeTransport
+from megatronapp.trainer.pipeline.port import Message
+from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
+from megatronapp.trainer.plugins.base import Plugin, PluginContext
+from megatronapp.trainer.plugins.dpp import DppPlugin
+from megatronapp.trainer.plugins.faults.waits import Delay
+from tests.support.training import train
+
+CHUNKS = 2
+WARM_UP = (STOCK, DYNAMIC, STOCK, DYNAMIC)
+HINTED = ("depth-first", "breadth-first")
+MEMORY_LIMIT_RATIO = 0.02
+AHEAD = 1
+"""Operations that megatron-core's host may be ahead of the device where messages come late."""
+BITS = {2: torch.int16, 4: torch.int32}
+
+
+class Planned(NamedTuple):
+    """A step. Of one case, the same seed draws the same for all modes."""
+
+    case: Case
+    mode: str
+    seed: int
+    settles: bool = False
+    """First of a block: it is not counted, as memory is given back before it."""
+    last: bool = False
+    """Of its case."""
+
+
+def plan(cases: Sequence[Case], rounds: int, steps: int, *, replay: bool) -> list[Planned]:
+    """Blocks of all modes in a drawn order, round for round; the first case must be the quiet one."""
+    planned = [Planned(cases[0], mode, 0, settles=True) for mode in WARM_UP]
+    for number, case in enumerate(cases):
+        modes = [STOCK, DYNAMIC, *(HINTED if number == 0 else [REPLAY] * replay)]
+        for turn in range(rounds):
+            for mode in random.Random(turn).sample(modes, len(modes)):
+                seeds = range(turn * (steps + 1), (turn + 1) * (steps + 1))
+                planned += [Planned(case, mode, seed, settles=seed == seeds[0]) for seed in seeds]
+        planned[-1] = planned[-1]._replace(last=True)
+    return planned
+
+
+@dataclass
+class Seen:
+    """What one rank saw of a case; each by mode. Times are in ns."""
+
+    spans: dict[str, dict[int, tuple[float, float]]] = field(default_factory=lambda: defaultdict(dict))
+    """By seed, begin and end in seconds of the host's clock."""
+    passes: dict[str, dict[tuple[Kind, int], list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    """What the model's own part of F, B and W of a chunk took."""
+    results: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Losses and a sum of the gradients' bits; more than one where steps differ."""
+    losses: dict[str, float] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    """Of the device's memory, all that is used."""
+    peaks: dict[str, float] = field(default_factory=dict)
+    dispatch_seconds: list[float] = field(default_factory=list)
+    padded: list[float] = field(default_factory=list)
+    """What spinning took, of what was wanted."""
+
+    def plain(self) -> dict[str, Any]:
+        """That can be sent: of times their medians."""
+        passes = {mode: {key: median(of) for key, of in times.items()} for mode, times in self.passes.items()}
+        return {**self.__dict__, "spans": dict(self.spans), "passes": passes, "results": dict(self.results)}
+
+
+class DevicePipeline(DppPlugin):
+    """Runs the planned steps; the first rank prints a row when a case has ended."""
+
+    planned: list[Planned]
+    rows: list[dict[str, Any]]
+    what: str
+
+    def __init__(self, args: argparse.Namespace, context: PluginContext) -> None:
+        super().__init__(args, context)
+        sizes = context.placement.sizes
+        self._layout = Layout(
+            stages=sizes.pipeline, chunks=sizes.virtual_pipeline, microbatches=context.schedule.microbatches, split=True
+        )
+        self._stage = context.placement.pipeline
+        self._cap = caps.stock_cap(self._layout)
+        self._clock, self._delay = Clock(context.device), Delay(context.device)
+        self._too_long = 1.0  # what spinning took of what was wanted
+        self._wgrad = _TimedWgrad(self)
+        self._policies = self._policy  # type: ignore[assignment]
+        assert isinstance(self._pipeline.transport, NativeTransport)
+        self._pipeline.transport.late_seconds = self._late_seconds
+        self._draws = Draws(self._layout)
+        self._orders = {mode: orders_of(mode, self._layout) for mode in (DYNAMIC, *HINTED)}
+        self._number = 0
+        self._seen = Seen()
+        self._moments: list[tuple[Kind, int, float, Any, Any, Any]] = []
+        self._passes: Counter[tuple[Kind, int]] = Counter()
+        self._chunk_of_output: dict[int, int] = {}
+        self._on_device: deque[Any] = deque()
+        self._forward_step, self._backward_step = schedules.forward_step, schedules.backward_step
+        schedules.forward_step, schedules.backward_step = self._forward, self._backward
+
+    # ---- the plug-in
+
+    def data(self, iterator: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        return cycle(islice(iterator, self._layout.microbatches))
+
+    def schedule(self, function: Any) -> Any:
+        dynamic = super().schedule(function)
+
+        def run(**kwargs: Any) -> Any:
+            step = self.planned[self._number]
+            self._chunks = {id(chunk): number for number, chunk in enumerate(kwargs["model"])}
+            if step.settles:
+                give_memory_back(self._device)
+            self._passes.clear()
+            begin = together(self._device)
+            outputs = (function if step.mode == STOCK else dynamic)(**kwargs)
+            end = now(self._device)
+            self._keep(step, (begin, end), outputs, kwargs["model"])
+            if step.last:
+                self._end_case(step.case)
+            self._number += 1
+            return outputs
+
+        return run
+
+    def _policy(self, layout: Layout, stage: int) -> StagePolicy:
+        mode = self.planned[self._number].mode
+        self._made = StagePolicy(layout, stage, self._orders[mode][stage], cap=self._cap, strict=mode == REPLAY)
+        return self._made
+
+    # ---- operations
+
+    def timed(self, kind: Kind, chunk: int, call: Callable[[], Any]) -> Any:
+        """One, with what is to be spun behind it."""
+        step = self.planned[self._number]
+        microbatch = self._passes[kind, chunk]
+        self._passes[kind, chunk] += 1
+        pads = self._draws.pads(step.case, step.seed)[self._stage, :, chunk, microbatch]
+        whole = kind is Kind.BACKWARD and step.mode == STOCK
+        wanted = float(pads[kind] + (pads[Kind.WGRAD] if whole else 0)) / 1e9
+        begin = self._clock.now()
+        result = call()
+        middle = self._clock.now()
+        if wanted:
+            self._delay(wanted / self._too_long)
+        end = self._clock.now()
+        self._moments.append((kind, chunk, wanted, begin, middle, end))
+        if step.case.late_ratio and step.mode == STOCK and self._device.type == "cuda":
+            self._stay_close(end)
+        return result
+
+    def _stay_close(self, end: Any) -> None:
+        """A host that has filled the device's queue can't hand over what comes late, which the device may wait for."""
+        self._on_device.append(end)
+        while len(self._on_device) > AHEAD:
+            self._on_device.popleft().synchronize()
+
+    def _forward(self, function: Any, data: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        chunk = self._chunks[id(model)]
+        output, tokens = self.timed(
+            Kind.FORWARD, chunk, lambda: self._forward_step(function, data, model, *args, **kwargs)
+        )
+        self._chunk_of_output[id(output)] = chunk
+        return output, tokens
+
+    def _backward(self, activation: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
+        chunk = self._chunk_of_output.pop(id(output))
+        return self.timed(Kind.BACKWARD, chunk, lambda: self._backward_step(activation, output, *args, **kwargs))
+
+    def _late_seconds(self, message: Message) -> float:
+        step, layout = self.planned[self._number], self._layout
+        direction, microbatch, chunk, _ = message.id
+        if direction is Direction.FORWARD:
+            stage, there = layout.place(layout.part(self._stage, chunk) + 1)
+        else:
+            stage, there = (self._stage - 1) % layout.stages, chunk
+        kind = Kind.FORWARD if direction is Direction.FORWARD else Kind.BACKWARD
+        late = self._draws.late(step.case, step.seed)[stage, kind, there, microbatch % layout.microbatches]
+        return float(late) / 1e9
+
+    # ---- what was seen
+
+    def _keep(self, step: Planned, span: tuple[float, float], outputs: Any, chunks: Sequence[Any]) -> None:
+        moments, self._moments = self._moments, []
+        seen, mode = self._seen, step.mode
+        spun = wanted = 0.0
+        for kind, chunk, asked, begin, middle, end in moments:
+            if not step.settles:
+                seen.passes[mode][kind, chunk].append(self._clock.seconds(begin, middle) * 1e9)
+            wanted += asked
+            spun += self._clock.seconds(middle, end) if asked else 0.0
+        if wanted:
+            seen.padded.append(spun / wanted)
+            self._too_long *= spun / wanted
+        seen.results[mode].add(digest(outputs, chunks if step.settles else ()))
+        if outputs:
+            total, count = torch.stack(outputs).double().sum(0).flatten()[:2].tolist()
+            seen.losses[mode] = total / count
+        seen.bytes[mode] = max(seen.bytes.get(mode, 0), used_bytes(self._device))
+        if mode != STOCK:
+            seen.peaks[mode] = max(seen.peaks.get(mode, 0.0), self._made.peak)
+            seen.dispatch_seconds.append(self.dynamic.dispatch_seconds / self._layout.operations)
+        if not step.settles:
+            seen.spans[mode][step.seed] = span
+
+    def _end_case(self, case: Case) -> None:
+        ranks: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(ranks, self._seen.plain())
+        self._seen = Seen()
+        if not self._draws.known:
+            self._draws.base = Predicted.times(self._layout, ranks, DYNAMIC)
+            quiet = Predicted(self._layout, self._draws, ranks)
+            self._orders[REPLAY] = quiet.run(case, DYNAMIC, 0).orders()
+        if dist.get_rank() == 0:
+            row = described(case, self._layout, ranks, Predicted(self._layout, self._draws, ranks))
+            self.rows.append({"what": f"{case.name}, {self.what}", "device": device_name(self._device)} | row)
+            print(json.dumps(self.rows[-1]), flush=True)
+
+
+class _TimedWgrad(DeferredWgrad):
+    def __init__(self, pipeline: DevicePipeline) -> None:
+        super().__init__()
+        self._pipeline = pipeline
+
+    def run(self, chunk: int, microbatch: int) -> None:
+        self._pipeline.timed(Kind.WGRAD, chunk, lambda: super(_TimedWgrad, self).run(chunk, microbatch))
+
+
+class StockAlone(Plugin):
+    """megatron-core's schedule over torch's own messages, as it runs without the plug-in."""
+
+    name = "stock-alone"
+    seconds: list[float]
+    bytes_used: int
+
+    def __init__(self, context: PluginContext) -> None:
+        self._device, self._microbatches, self._steps = context.device, context.schedule.microbatches, 0
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
+        cls.seconds, cls.bytes_used = [], 0
+        return cls(context)
+
+    def data(self, iterator: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        return cycle(islice(iterator, self._microbatches))
+
+    def schedule(self, function: Any) -> Any:
+        def run(**kwargs: Any) -> Any:
+            self._steps += 1
+            if self._steps == len(WARM_UP):
+                give_memory_back(self._device)
+            begin = together(self._device)
+            outputs = function(**kwargs)
+            if self._steps > len(WARM_UP):
+                self.seconds.append(now(self._device) - begin)
+                type(self).bytes_used = max(self.bytes_used, used_bytes(self._device))
+            return outputs
+
+        return run
+
+
+def described(case: Case, layout: Layout, ranks: list[dict[str, Any]], predicted: Predicted) -> dict[str, Any]:
+    """A case's row."""
+    spans = {mode: _spans(ranks, mode) for mode in ranks[0]["spans"]}
+    seconds = {mode: float(np.mean(list(of.values()))) for mode, of in spans.items()}
+    simulated = {
+        mode: float(np.mean([predicted.run(case, mode, seed).end_ns for seed in of])) / 1e9
+        for mode, of in spans.items()
+    }
+    bound = float(np.mean([predicted.bound_ns(case, DYNAMIC, seed) for seed in spans[DYNAMIC]])) / 1e9
+    gain, gain_simulated = (of[STOCK] / of[DYNAMIC] for of in (seconds, simulated))
+    must = case.must(gain_simulated)
+    memory = [rank["bytes"][DYNAMIC] / max(1, rank["bytes"][STOCK]) for rank in ranks]
+    passes = predicted.mean_ms(DYNAMIC)
+    alike = all(len(set().union(*rank["results"].values())) <= 2 for rank in ranks)  # with and without gradients
+    return {
+        "steps": {mode: len(of) for mode, of in spans.items()},
+        "step_ms": {mode: round(of * 1e3, 2) for mode, of in seconds.items()},
+        "gain": round(gain, 4),
+        "gain_simulated": round(gain_simulated, 4),
+        "must": round(must, 4),
+        "goal": case.goal,
+        "real_over_predicted": {mode: round(seconds[mode] / simulated[mode], 4) for mode in seconds},
+        "over_bound_ratio": round(seconds[DYNAMIC] / bound - 1, 4),
+        "forward_dgrad_wgrad_ms": [round(each, 3) for each in passes],
+        "stock_forward_backward_ms": [round(each, 3) for each in predicted.mean_ms(STOCK)[:2]],
+        "spun_of_wanted": _quartiles([each for rank in ranks for each in rank["padded"]]),
+        "device_gib": {mode: [round(rank["bytes"][mode] / 2**30, 2) for rank in ranks] for mode in seconds},
+        "memory_over_stock": round(max(memory) - 1, 4),
+        "most_in_flight": {mode: max(rank["peaks"][mode] for rank in ranks) for mode in ranks[0]["peaks"]},
+        "cap": caps.stock_cap(layout),
+        "dispatch_microseconds": round(max(median(rank["dispatch_seconds"]) for rank in ranks) * 1e6, 1),
+        "losses": ranks[-1]["losses"],
+        "losses_and_gradients_alike": alike,
+        "ok": bool(gain >= must and max(memory) <= 1 + MEMORY_LIMIT_RATIO and alike),
+    }
+
+
+def _spans(ranks: list[dict[str, Any]], mode: str) -> dict[int, float]:
+    """By seed, in seconds, of all ranks together."""
+    return {
+        seed: max(rank["spans"][mode][seed][1] for rank in ranks) - min(rank["spans"][mode][seed][0] for rank in ranks)
+        for seed in ranks[0]["spans"][mode]
+    }
+
+
+def _quartiles(values: list[float]) -> list[float]:
+    return [round(float(each), 4) for each in np.percentile(values, (25, 50, 75))] if values else []
+
+
+def digest(outputs: Any, chunks: Sequence[Any]) -> str:
+    """Losses, and a sum of the gradients' bits where chunks are given; they have none where they are not the last."""
+    losses = torch.stack(outputs).tolist() if outputs else []
+    bits = [
+        parameter.main_grad.view(BITS[parameter.main_grad.itemsize]).sum(dtype=torch.int64)
+        for chunk in chunks
+        for parameter in chunk.parameters()
+    ]
+    return f"{losses} {torch.stack(bits).tolist() if bits else ''}"
+
+
+def together(device: torch.device) -> float:
+    """When all ranks are here, and their devices idle."""
+    now(device)
+    dist.barrier()
+    return now(device)
+
+
+def now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def give_memory_back(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def used_bytes(device: torch.device) -> int:
+    """Of the device, the engine's pool included; what torch has reserved it keeps until `give_memory_back`."""
+    if device.type != "cuda":
+        return 1
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
+
+
+def run_planned(flags: str, planned: list[Planned], what: str, limit_seconds: float) -> list[dict[str, Any]]:
+    """A rank."""
+    faulthandler.dump_traceback_later(limit_seconds, exit=True)
+    DevicePipeline.planned, DevicePipeline.rows, DevicePipeline.what = planned, [], what
+    iterations = f"--train-iters {len(planned)}"
+    train(f"{flags} --use-dpp --dpp-policy interleaved {iterations}", plugins=(DevicePipeline,))
+    return DevicePipeline.rows
+
+
+def beside_stock_alone(what: str, quiet: dict[str, Any], alone: list[tuple[float, int]]) -> dict[str, Any]:
+    """The row of megatron-core's schedule without the plug-in, with what MegaDPP adds to its memory."""
+    step_ms = max(seconds for seconds, _ in alone) * 1e3
+    dynamic = quiet["device_gib"][DYNAMIC]
+    gib = [used / 2**30 for _, used in alone]
+    ratio = max(of / max(1e-9, stock) for of, stock in zip(dynamic, gib, strict=True))
+    return {
+        "what": f"quiet, without the plug-in, over torch's messages, {what}",
+        "step_ms": round(step_ms, 2),
+        "gain": round(step_ms / quiet["step_ms"][DYNAMIC], 4),
+        "device_gib": [round(each, 2) for each in gib],
+        "memory_over_stock": round(ratio - 1, 4),
+        "ok": ratio <= 1 + MEMORY_LIMIT_RATIO,
+    }
+
+
+def run_alone(flags: str, steps: int, limit_seconds: float) -> tuple[float, int]:
+    """A rank. Returns a step's seconds and the memory that the device uses."""
+    faulthandler.dump_traceback_later(limit_seconds, exit=True)
+    train(f"{flags} --train-iters {len(WARM_UP) + steps}", plugins=(StockAlone,))
+    return float(np.mean(StockAlone.seconds)), StockAlone.bytes_used

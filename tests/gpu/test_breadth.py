@@ -1,0 +1,149 @@
+"""A Llama-like model of 1.2 B in bfloat16 on two GPUs, fused and not; experts by alltoall; sequences shared by two.
+
+Prints a JSON object a run, with its losses and the median time of its steps (`-s`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting devices must not start CUDA: ranks are forks
+
+import torch
+
+from bench._model import COMMON, PRESETS
+from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from tests.gpu.test_attach import stand_in_tools
+from tests.support.attached import run as run_script
+from tests.support.forked import run_forked
+from tests.support.pretrain import FLAGS
+from tests.support.training import TINY, train
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 CUDA devices"),
+]
+
+STEPS, SETTLING = 10, 4
+LLAMA = f"{PRESETS['1b']} {COMMON} --log-interval 1 --train-iters {STEPS}"
+SMALL = f"{TINY} --train-iters 20"
+DATA = "--use-distributed-optimizer"
+FUSIONS = "--fusions megatron cross-entropy"
+ROTARY = (
+    "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear "
+    "--group-query-attention --num-query-groups 2"
+)
+DOCUMENTS = "--position-embedding-type alibi --reset-attention-mask --reset-position-ids --eod-mask-loss"
+MIXTURE = "--num-experts 4 --moe-router-topk 2 --disable-bias-linear --moe-token-dispatcher-type alltoall"
+ITERATION_MS = re.compile(r"elapsed time per iteration \(ms\): (\S+)")
+
+Run = tuple[tuple[float, ...], float]
+"""Losses, and the median of the settled steps' milliseconds."""
+
+
+@cache
+def run(flags: str, world_size: int = 2) -> Run:
+    losses, seconds = run_forked(world_size, _train, flags, timeout=80)[-1]
+    return _told(flags, world_size, losses, [1000 * each for each in seconds])
+
+
+def _train(flags: str) -> tuple[list[float], list[float]]:
+    recording = train(flags)
+    return recording.losses, [report.step_seconds for report in recording.steps]
+
+
+def _told(what: str, world_size: int, losses: list[float], milliseconds: list[float]) -> Run:
+    usual = round(statistics.median(milliseconds[SETTLING:]), 1)
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
+    row = {"run": what, "gpus": world_size, "device": device, "step_ms": usual, "losses": losses}
+    print(json.dumps(row), flush=True)
+    return tuple(losses), usual
+
+
+# ---- 1.2 B, bfloat16
+
+
+def test_the_model_learns_in_bfloat16() -> None:
+    losses, _ = run(f"{LLAMA} {DATA}")
+
+    assert len(losses) == STEPS
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    "layout", ["--pipeline-model-parallel-size 2", "--tensor-model-parallel-size 2 --sequence-parallel"]
+)
+def test_layouts_learn_alike(layout: str) -> None:
+    assert run(f"{LLAMA} {layout}")[0] == pytest.approx(run(f"{LLAMA} {DATA}")[0], rel=2e-2)
+
+
+def test_fused_it_learns_alike() -> None:
+    fused, unfused = run(f"{LLAMA} {DATA} {FUSIONS}"), run(f"{LLAMA} {DATA}")
+
+    print(json.dumps({"fusions_gain_ms": round(unfused[1] - fused[1], 1), "jit": not jit_is_off()}), flush=True)
+    assert fused[0] == pytest.approx(unfused[0], rel=2e-2)
+
+
+def jit_is_off() -> bool:
+    """Fused kernels are then computed one operation after the other."""
+    return os.environ.get("TORCHDYNAMO_DISABLE") == "1"
+
+
+# ---- float32
+
+
+@pytest.mark.parametrize("layout", ["--expert-model-parallel-size 2", f"--expert-model-parallel-size 2 {DATA}"])
+def test_experts_that_get_their_tokens_by_alltoall_have_the_losses_of_one_gpu(layout: str) -> None:
+    assert run(f"{SMALL} {MIXTURE} {layout}")[0] == pytest.approx(run(f"{SMALL} {MIXTURE}", 1)[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("model", [ROTARY, DOCUMENTS])
+def test_a_shared_sequence_has_the_losses_of_one_gpu(model: str) -> None:
+    shared = run(f"{SMALL} {model} --context-parallel-size 2")
+
+    assert shared[0] == pytest.approx(run(f"{SMALL} {model}", 1)[0], rel=1e-5)
+
+
+# ---- beside Megatron-LM
+
+
+@pytest.mark.timeout(230)
+def test_a_step_takes_about_as_long_as_megatron_lms_own(shared_data: Path, tmp_path: Path) -> None:
+    theirs = megatron_lm(shared_data / "megatron_lm", tmp_path)
+    ours = run(f"{LLAMA} {DATA}")[1]
+
+    print(json.dumps({"megatron_lm_ms": theirs, "ours_ms": ours, "ratio": round(ours / theirs, 3)}), flush=True)
+    assert ours < 1.15 * theirs
+
+
+def megatron_lm(folder: Path, scratch: Path) -> float:
+    """Of `pretrain_gpt.py` with the same flags, without Transformer Engine, Apex and fusions."""
+    script, variables = folder / "pretrain_gpt.py", environment(folder, scratch)
+    ended = run_script(script, *megatron_lm_flags(scratch), environment=variables, timeout=130)
+    times = [float(each) for each in ITERATION_MS.findall(ended.output)]
+    assert (ended.code, len(times)) == (0, STEPS), ended.output[-6000:]
+    return _told("Megatron-LM", 2, [], times)[1]
+
+
+def megatron_lm_flags(scratch: Path) -> list[str]:
+    own = "--max-position-embeddings 2048 --eval-interval 1000 --eval-iters 1 --vocab-size 31999"
+    return [*f"{FLAGS} {LLAMA} {DATA} {own}".replace("--vocab-size 32000", "").split(), f"--data-cache-path={scratch}"]
+
+
+def environment(folder: Path, scratch: Path) -> dict[str, str]:
+    tools = stand_in_tools(scratch)
+    return {
+        "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PATH": os.pathsep.join([str(tools / "bin"), os.environ["PATH"]]),
+        "CUDA_HOME": str(tools),
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+    }
