@@ -41,7 +41,7 @@ SEEN = "seen"
 RankProgram = Callable[[str, Path], None]
 
 
-class Platform(Protocol):
+class Services(Protocol):
     @property
     def bus(self) -> MemoryBus: ...
     @property
@@ -199,7 +199,7 @@ async def watched(
     program: RankProgram,
     world: int = WORLD,
     seconds: float = TRAINING_SECONDS,
-    platform: AbstractAsyncContextManager[Platform] | None = None,
+    platform: AbstractAsyncContextManager[Services] | None = None,
 ) -> AsyncIterator[tuple[Hangs, asyncio.Task[bool]]]:
     """Ranks that train until the block ends, beside a platform: what is told of them as a hang, and their training."""
     hangs = Hangs()

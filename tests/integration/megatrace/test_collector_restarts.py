@@ -36,7 +36,7 @@ TOKEN = SecretStr("pods")
 
 
 @dataclass
-class Platform:
+class Services:
     """Collector and detector over one bus; the collector can be away for a while, and comes back with its files."""
 
     folder: Path
@@ -65,7 +65,7 @@ class Platform:
 
 
 @asynccontextmanager
-async def running(platform: Platform) -> AsyncIterator[Platform]:
+async def running(platform: Services) -> AsyncIterator[Services]:
     platform.token_file.write_text(TOKEN.get_secret_value())
     registry = CollectorRegistry()
     settings = DetectorSettings(quarantine_dir=platform.folder / "quarantine")
@@ -82,13 +82,13 @@ async def running(platform: Platform) -> AsyncIterator[Platform]:
 
 
 async def test_a_rank_that_stops_is_named_though_the_collector_was_away_meanwhile(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
-    async with watched(tmp_path, "", stopping_rank, platform=running(platform)) as (hangs, training):
+    services = Services(tmp_path)
+    async with watched(tmp_path, "", stopping_rank, platform=running(services)) as (hangs, training):
         begun = tmp_path / BEGUN
         while not begun.exists() and not training.done():
             await asyncio.sleep(0.05)
         await asyncio.sleep(1)
-        await platform.restart_collector()
+        await services.restart_collector()
         named_while_away, back = list(hangs.opened), time.monotonic()
         while not hangs.opened and not training.done() and time.monotonic() < back + 40:
             await asyncio.sleep(0.1)
