@@ -47,6 +47,8 @@ WITHIN_SECONDS = 10.0
 RUN_SECONDS = 150.0 if REHEARSED else 55.0
 """Of one case: its start, its clean steps, and its hang."""
 SETTLED_SECONDS = 3.0
+RAS_TOLD = 600
+"""Characters of what NCCL's RAS says: it comes some seconds after the finding, where it comes."""
 WORLD = 4 if DEVICES >= 4 else 2
 DATA, PIPELINE, TENSOR = "", "--pipeline-model-parallel-size 2", "--tensor-model-parallel-size 2"
 OTHER = f"{PIPELINE} {TENSOR}" if WORLD == 4 else PIPELINE
@@ -87,6 +89,8 @@ def tell(fault: str, layout: str, seconds: float | None, told: list[Finding], br
     row: dict[str, Any] = {"fault": fault, "layout": layout or "data-parallel", "ranks": WORLD, "broken": broken}
     row |= {"seconds": seconds and round(seconds, 2), "named": [list(each.ranks) for each in told]}
     row |= {"causes": [each.cause for each in told], "summaries": [each.summary for each in told]}
+    row["witnesses"] = sorted({one.signal for each in told for one in each.evidence} - {"frontier"})
+    row["ras"] = next((one.text[:RAS_TOLD] for each in told for one in each.evidence if one.signal == "nccl_ras"), None)
     print("\n" + json.dumps(row), flush=True)
 
 
@@ -137,7 +141,7 @@ async def stop(folder: Path, hangs: Hangs, broken: int) -> tuple[int, list[Findi
     finally:
         os.kill(process, signal.SIGCONT)
     over = await until(lambda: not hangs.open, 2 * WITHIN_SECONDS)
-    told = hangs.opened[before:]
+    told = [hangs.standing[each.id] for each in hangs.opened[before:]]
     tell("SIGSTOP, and on again" if over else "SIGSTOP, not over again", DATA, seconds, told, broken)
     assert over
     return broken, told, seconds

@@ -10,10 +10,10 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 from megatronapp.cli.local_stack import Options, local_stack
 from megatronapp.core.bus import MemoryBus, Topic
@@ -39,6 +39,15 @@ SEEN = "seen"
 """A file: the finding was heard, the ranks may go."""
 
 RankProgram = Callable[[str, Path], None]
+
+
+class Services(Protocol):
+    @property
+    def bus(self) -> MemoryBus: ...
+    @property
+    def collector_address(self) -> str: ...
+    @property
+    def token_file(self) -> Path: ...
 
 
 def culprit(world: int) -> int:
@@ -185,11 +194,16 @@ async def hangs_of(
 
 @asynccontextmanager
 async def watched(
-    folder: Path, flags: str, program: RankProgram, world: int = WORLD, seconds: float = TRAINING_SECONDS
+    folder: Path,
+    flags: str,
+    program: RankProgram,
+    world: int = WORLD,
+    seconds: float = TRAINING_SECONDS,
+    platform: AbstractAsyncContextManager[Services] | None = None,
 ) -> AsyncIterator[tuple[Hangs, asyncio.Task[bool]]]:
     """Ranks that train until the block ends, beside a platform: what is told of them as a hang, and their training."""
     hangs = Hangs()
-    async with local_stack(Options(folder, page_port=None)) as running:
+    async with platform or local_stack(Options(folder, page_port=None)) as running:
         listening = asyncio.create_task(listen(running.bus, hangs))
         environment = {
             "MEGATRONAPP_JOB": "local/program",

@@ -472,18 +472,20 @@ class Heartbeat(_message.Message):
     def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[_Union[Frontier, _Mapping]]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., operations_lost: _Optional[int] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ...) -> None: ...
 
 class Stack(_message.Message):
-    __slots__ = ("clock_ns", "state", "text", "source", "recorder")
+    __slots__ = ("clock_ns", "state", "text", "source", "recorder", "ras")
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     RECORDER_FIELD_NUMBER: _ClassVar[int]
+    RAS_FIELD_NUMBER: _ClassVar[int]
     clock_ns: int
     state: str
     text: str
     source: str
     recorder: str
-    def __init__(self, clock_ns: _Optional[int] = ..., state: _Optional[str] = ..., text: _Optional[str] = ..., source: _Optional[str] = ..., recorder: _Optional[str] = ...) -> None: ...
+    ras: str
+    def __init__(self, clock_ns: _Optional[int] = ..., state: _Optional[str] = ..., text: _Optional[str] = ..., source: _Optional[str] = ..., recorder: _Optional[str] = ..., ras: _Optional[str] = ...) -> None: ...
 
 class Frontier(_message.Message):
     __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending", "open", "elements", "data_type", "root", "nccl")

@@ -262,8 +262,8 @@ def _settled(case: _Case, suspicion: Suspicion, now: Moment) -> bool:
 
 
 def _witnesses(evidence: Iterable[Evidence]) -> int:
-    """Stacks, and what flight recorders say, come a moment after the verdict that they belong to."""
-    return sum(one.signal in ("stack", "flight_recorder") for one in evidence)
+    """Stacks, and what flight recorders and NCCL's RAS say, come a moment after the verdict that they belong to."""
+    return sum(one.signal in ("stack", "flight_recorder", "nccl_ras") for one in evidence)
 
 
 def _says_the_same(case: _Case | None, suspicion: Suspicion) -> bool:

@@ -188,6 +188,7 @@ class _Stall:
     usual_seconds: float | None = None
     unheard: tuple[int, ...] = ()
     stacks: Mapping[int, trace_pb2.Stack] = field(default_factory=dict)
+    ras: str = ""
     silences: Mapping[int, Silence] = field(default_factory=dict)
     ended: bool = False
 

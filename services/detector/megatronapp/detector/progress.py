@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import everyone, patience, profiles
@@ -21,6 +21,7 @@ from megatronapp.detector.signals.frontier import Blame, Frontier, Side, blame
 from megatronapp.detector.signals.halted import of_stopped
 from megatronapp.detector.signals.program import calls_of, disagreements
 from megatronapp.detector.signals.silence import Silence, silences
+from megatronapp.detector.stall import Stall, with_what_was_said
 from megatronapp.v1 import trace_pb2
 
 NS = 1e-9
@@ -65,29 +66,10 @@ class _Rank:
     computing: bool = False
     """CPU ranks: it is in a pass, and its thread uses the processor."""
 
-
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """Nothing moves: since when, and who holds the others up."""
-
-    seconds: float
-    step: int
-    blamed: tuple[Blame, ...]
-    activities: Mapping[int, str]
-    phase: int = patience.STEP
-    """The foremost rank's."""
-    usual_seconds: float | None = None
-    """The job's longest usual pause in that phase, where it is known."""
-    unheard: tuple[int, ...] = ()
-    """Whom the others wait for, though nothing was ever heard of them: they may have stopped, or may not be traced."""
-    gone: frozenset[int] = frozenset()
-    """Ranks that had ended, or were silent, when it was looked who holds the others up."""
-    stacks: Mapping[int, trace_pb2.Stack] = field(default_factory=dict)
-    """Of the blamed, what their agents have seen them in."""
-    silences: Mapping[int, Silence] = field(default_factory=dict)
-    """Of those that are not heard of, what that says."""
-    ended: bool = False
-    """The attempt is over: who died is blamed, and the others have ended over it."""
+    @property
+    def said_of_job(self) -> str:
+        """By NCCL's RAS, where its agent has asked."""
+        return "" if self.stack is None else self.stack.ras
 
 
 class Progress:
@@ -168,7 +150,7 @@ class Progress:
         self._pass_time(unix_ns, moved=moved)
         state.step, state.activity, state.node = step, heartbeat.activity, process.placement.node
         if heartbeat.HasField("stack"):
-            self._see(process.rank, state, _with_recorder(heartbeat.stack, None if moved else state.stack))
+            self._see(process.rank, state, with_what_was_said(heartbeat.stack, None if moved else state.stack))
         elif not stands and state.stack is not None:
             self._see(process.rank, state, None)
         self._stands(state, phase, closing=process.closed, lost=process.lost)
@@ -288,13 +270,20 @@ class Progress:
         known = self._stall
         gone = frozenset(r for r, s in self._ranks.items() if s.closing or s.lost or self._silent(s))
         if known is not None and known.blamed and not gone <= known.gone:
-            return replace(known, seconds=self.stalled_seconds, stacks=self._stacks_of(known.blamed))
+            stacks = self._stacks_of(known.blamed)
+            return replace(known, seconds=self.stalled_seconds, stacks=stacks, ras=self._ras() or known.ras)
         found = self._locate_stall()
-        return replace(found, gone=gone, stacks=self._stacks_of(found.blamed))
+        return replace(found, gone=gone, stacks=self._stacks_of(found.blamed), ras=self._ras())
 
     def _stacks_of(self, blamed: Iterable[Blame]) -> dict[int, trace_pb2.Stack]:
         ranks = {b.rank: self._ranks.get(b.rank) for b in blamed}
         return {rank: state.stack for rank, state in ranks.items() if state is not None and state.stack is not None}
+
+    def _ras(self) -> str:
+        """Of the first rank whose agent has it."""
+        return next(
+            (self._ranks[rank].said_of_job for rank in sorted(self._ranks) if self._ranks[rank].said_of_job), ""
+        )
 
     def _locate_stall(self) -> Stall:
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
@@ -388,10 +377,3 @@ def _computes(state: _Rank, heartbeat: trace_pb2.SentHeartbeat) -> bool:
     """Whether the training thread has computed since the last heartbeat."""
     passed, used = heartbeat.clock_ns - state.clock_ns, heartbeat.thread_cpu_ns - state.cpu_ns
     return heartbeat.activity in PASSES and passed > 0 and used > BUSY_SHARE * passed
-
-
-def _with_recorder(stack: trace_pb2.Stack, before: trace_pb2.Stack | None) -> trace_pb2.Stack:
-    """A rank that stands still is looked at again; its flight recorder tells a moment after its stack."""
-    if before is not None and not stack.recorder:
-        stack.recorder = before.recorder
-    return stack

@@ -382,6 +382,7 @@ export const en = {
   'signal.frontier': 'Progress',
   'signal.stack': 'Stack',
   'signal.flight_recorder': 'Flight recorder',
+  'signal.nccl_ras': 'NCCL RAS',
   'signal.telemetry': 'Telemetry',
   ...runsEn,
   ...experimentsEn,

@@ -382,6 +382,7 @@ export const zh: Messages = {
   'signal.frontier': '进度',
   'signal.stack': '调用栈',
   'signal.flight_recorder': '飞行记录器',
+  'signal.nccl_ras': 'NCCL RAS',
   'signal.telemetry': '遥测',
   ...runsZh,
   ...experimentsZh,

@@ -39,15 +39,23 @@ class Beating:
         for second in range(seconds):
             self.beat((second, second), (second, second))
 
-    def stop(self, done: tuple[int, int], entered: tuple[int, int], started: tuple[int, int], stopped: int) -> None:
-        """A second in which a rank's process is stopped."""
+    def stop(
+        self,
+        done: tuple[int, int],
+        entered: tuple[int, int],
+        started: tuple[int, int],
+        stopped: int,
+        seen: trace_pb2.Stack | None = None,
+    ) -> None:
+        """A second in which a rank's process is stopped, and seen so; the other one's sleeps."""
+        seen = seen or trace_pb2.Stack(state="stopped")
         self.job.clock_ns += SECOND
         for rank in (0, 1):
             frontier = trace_pb2.Frontier(
                 communicator=1, peer=-1, enqueued=entered[rank], started=started[rank], completed=done[rank]
             )
-            stack = {"stack": trace_pb2.Stack(state="stopped")} if rank == stopped else {}
-            self.said += self.engine.feed(self.job.heartbeat(rank, 1 + max(done) // 4, [frontier], **stack))
+            stack = seen if rank == stopped else trace_pb2.Stack(state="sleeping", text="in its wait")
+            self.said += self.engine.feed(self.job.heartbeat(rank, 1 + max(done) // 4, [frontier], stack=stack))
 
     def lose(self, rank: int) -> None:
         identity = self.job.heartbeat(rank, 6, []).identity
@@ -287,7 +295,7 @@ def test_the_stack_of_who_is_named_is_told_when_it_comes_and_that_of_nobody_else
     stack = trace_pb2.Stack(state="stopped", text="in wait", source="faulthandler")
 
     for _ in range(3):
-        job.beat((20, 20), (21, 20), stack=stack)
+        job.stop((20, 20), (21, 20), (21, 20), stopped=1, seen=stack)
 
     (finding,) = job.said[told_before:]
     assert [one.signal for one in finding.evidence] == ["frontier", "stack"]
@@ -311,6 +319,27 @@ def test_what_the_flight_recorder_says_comes_after_the_stack_and_stays_with_the_
     assert finding.evidence[2].text == "Rank 1, PyTorch's flight recorder\nall_reduce 21"
 
 
+def test_what_nccl_says_of_the_job_is_told_with_whom_it_names_whoever_has_asked() -> None:
+    job = Beating()
+    job.train(20)
+    for _ in range(8):
+        job.beat((20, 20), (21, 20))
+    told_before = len(job.said)
+
+    report = "Warnings\n#0-0 (27a079b828ff1a75) MISMATCH"
+    for second in range(4):
+        job.job.clock_ns += SECOND
+        for rank, entered in ((0, 21), (1, 20)):
+            frontier = trace_pb2.Frontier(communicator=1, peer=-1, enqueued=entered, started=entered, completed=20)
+            said = {"stack": trace_pb2.Stack(ras=report)} if (rank, second) == (0, 0) else {}
+            job.said += job.engine.feed(job.job.heartbeat(rank, 6, [frontier], **said))
+
+    (finding,) = job.said[told_before:]
+    assert finding.ranks == (1,)
+    assert finding.evidence[-1].signal == "nccl_ras"
+    assert finding.evidence[-1].text == f"NCCL's RAS, of the whole job\n{report}"
+
+
 def test_a_stack_from_before_the_rank_moved_on_is_forgotten() -> None:
     job = Beating()
     job.train(10)
@@ -328,7 +357,7 @@ def test_a_stopped_process_is_named_however_long_the_pauses_of_its_job_are() -> 
     for second in range(3):
         job.beat((second, second), (second, second))
     for _ in range(7):
-        job.beat((3, 3), (4, 3), stack=trace_pb2.Stack(state="stopped", source="a stopped process can't tell"))
+        job.stop((3, 3), (4, 3), (4, 3), stopped=1)
 
     (finding,) = {f.id: f for f in job.said}.values()
     assert finding.ranks == (1,)
@@ -356,13 +385,22 @@ def test_a_stopped_process_is_named_wherever_it_stands_and_nobody_else(
     assert "Rank 1: its process is stopped." in finding.summary
 
 
-def test_who_has_not_come_is_named_though_another_that_waits_for_it_is_stopped() -> None:
+def test_all_who_are_stopped_are_named() -> None:
+    job = Beating()
+    job.train(20)
+    for _ in range(8):
+        job.beat((20, 20), (21, 20), stack=trace_pb2.Stack(state="stopped"))
+
+    assert {f.ranks for f in job.said} == {(0,), (1,)}
+
+
+def test_who_has_not_come_is_named_beside_one_that_waits_for_it_and_is_stopped() -> None:
     job = Beating()
     job.train(20)
     for _ in range(8):
         job.stop((20, 20), (20, 21), (20, 21), stopped=1)
 
-    assert {f.ranks for f in job.said} == {(0,)}
+    assert {f.ranks for f in job.said} == {(0,), (1,)}
 
 
 def test_a_rank_that_is_not_heard_of_is_told_as_such() -> None:

@@ -43,6 +43,8 @@ def check_heartbeat(beat: AnyHeartbeat) -> None:
         check_texts("stack", beat.stack.text.split("\n"), limits.MAX_STACK)
         check_texts("flight recorder", beat.stack.recorder.split("\n"), limits.MAX_RECORDER)
         check_count("characters of a flight recorder", len(beat.stack.recorder), limits.MAX_RECORDER)
+        check_texts("report of RAS", beat.stack.ras.split("\n"), limits.MAX_RAS)
+        check_count("characters of a report of RAS", len(beat.stack.ras), limits.MAX_RAS)
         check_texts("state", [beat.stack.state, beat.stack.source], limits.MAX_NAME)
     if communicators := beat.communicators:
         check_communicators(communicators)

@@ -74,6 +74,8 @@ MAX_STACK = 16_384
 """Characters of what a rank that stands still is in."""
 MAX_RECORDER = 4096
 """Characters of what its flight recorder says."""
+MAX_RAS = 4096
+"""Characters of what NCCL's RAS subsystem says of the job."""
 MAX_LABEL = 256
 """Characters of a node, a device, a schedule, a communicator's kind. A DNS name has 253 at most."""
 MAX_COMMUNICATOR_ID = 512

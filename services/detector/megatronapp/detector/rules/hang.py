@@ -91,6 +91,8 @@ class Stalled(Protocol):
     @property
     def stacks(self) -> Mapping[int, trace_pb2.Stack]: ...
     @property
+    def ras(self) -> str: ...
+    @property
     def silences(self) -> Mapping[int, Silence]: ...
     @property
     def ended(self) -> bool: ...
@@ -182,7 +184,7 @@ def _silent(stall: Stalled, ranks: tuple[int, ...]) -> str:
     return f" {_SILENT[silence]}." if silence else ""
 
 
-def _stacks(stall: Stalled, ranks: tuple[int, ...]) -> Iterator[Evidence]:
+def _witnesses(stall: Stalled, ranks: tuple[int, ...]) -> Iterator[Evidence]:
     for rank in [rank for rank in ranks if rank in stall.stacks][:TOLD_STACKS]:
         stack = stall.stacks[rank]
         state = f" ({stack.state})" if stack.state else ""
@@ -190,6 +192,8 @@ def _stacks(stall: Stalled, ranks: tuple[int, ...]) -> Iterator[Evidence]:
         if stack.recorder:
             text = f"Rank {rank}, PyTorch's flight recorder\n{stack.recorder}"
             yield Evidence(signal="flight_recorder", text=text, unit="lines")
+    if stall.ras:
+        yield Evidence(signal="nccl_ras", text=f"NCCL's RAS, of the whole job\n{stall.ras}", unit="lines")
 
 
 def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause, text: str) -> Suspicion:
@@ -203,7 +207,7 @@ def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: C
         ranks=ranks,
         since_step=stall.step or None,
         effect_ratio=1.0,
-        evidence=(Evidence(signal="frontier", text=text, unit="operations"), *_stacks(stall, ranks)),
+        evidence=(Evidence(signal="frontier", text=text, unit="operations"), *_witnesses(stall, ranks)),
         summary=f"{what}{_when(stall)}. {text}{_pause(stall)}",
         advice=_ADVICE_DEAD if stall.ended or (b and _has_ended(stall, b)) else advice,
         confidence=DIED if stall.ended else confidence,

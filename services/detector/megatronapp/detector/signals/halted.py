@@ -16,12 +16,12 @@ _BY_ITSELF = {Side.HOST, Side.PROGRAM, Side.DEADLOCK}
 
 
 def of_stopped(blamed: Sequence[Blame], stopped: Collection[int]) -> list[Blame]:
-    """Who is to blame where these ranks' processes are stopped."""
-    alone = [b for b in blamed if b.side in _BY_ITSELF]
-    if not stopped or any(b.rank not in stopped for b in alone):
+    """Who is to blame where these ranks' processes are stopped: all of them, and who has not come for a reason of its
+    own. None of them goes on when another one does."""
+    if not stopped:
         return list(blamed)
     found = {b.rank: b for b in blamed}
+    alone = {b.rank: b for b in blamed if b.side in _BY_ITSELF}
     nothing = Blame(0, Side.STOPPED, "", "", 0, ())
-    return alone or [
-        replace(found.get(rank, nothing), rank=rank, side=Side.STOPPED, circle=()) for rank in sorted(stopped)
-    ]
+    halted = {r: replace(found.get(r, nothing), rank=r, side=Side.STOPPED, circle=()) for r in stopped}
+    return [each for _, each in sorted((halted | alone).items())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from megatronapp.core.trace.checks import check_communicators
 from megatronapp.core.trace.validate import check_fields, check_message
 from megatronapp.core.trace.values import Communicator, Evaluation, Identity
 from megatronapp.core.trace.wire import from_document, to_proto
+from megatronapp.trainer.agent import ras
 from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.connection import Connection
 from megatronapp.trainer.agent.control import ControlRelay
@@ -315,7 +317,14 @@ class Rank:
 
 def _stack_taker(pid: int, hello: RankHello) -> StackTaker:
     """Of a rank that can't be asked it is told all the same that it stands still, without its stacks."""
-    return StackTaker(pid, _source(StackSource, pid, hello.stacks), _source(FlightRecorder, pid, hello.flight_recorder))
+    placement, rank = hello.message.placement, hello.message.identity.rank
+    listens = ras.address(os.environ) if ras.asks(rank, placement.local_rank, placement.gpu_uuid) else None
+    return StackTaker(
+        pid,
+        _source(StackSource, pid, hello.stacks),
+        _source(FlightRecorder, pid, hello.flight_recorder),
+        None if listens is None else ras.NcclRas(listens),
+    )
 
 
 def _source(kind: Callable[[int, Any], S], pid: int, document: Any) -> S | None:

@@ -18,6 +18,7 @@ from megatronapp.core.trace.limits import MAX_STACK
 from megatronapp.trainer.agent.bounded_answer import BoundedAnswer
 from megatronapp.trainer.agent.flight_recorder import FlightRecorder
 from megatronapp.trainer.agent.layout import STACKS_NAME
+from megatronapp.trainer.agent.ras import NcclRas
 from megatronapp.trainer.agent.stack_text import in_order, shown
 from megatronapp.v1 import trace_pb2
 
@@ -84,8 +85,15 @@ class StackSource:
 class StackTaker:
     """Asks for the stacks of one rank's process, one time after the other."""
 
-    def __init__(self, pid: int, source: StackSource | None, recorder: FlightRecorder | None = None) -> None:
+    def __init__(
+        self,
+        pid: int,
+        source: StackSource | None,
+        recorder: FlightRecorder | None = None,
+        ras: NcclRas | None = None,
+    ) -> None:
         self._pid = pid
+        self._ras = ras
         self._source = source
         self._recorder = recorder
         self._newest: trace_pb2.Stack | None = None
@@ -96,7 +104,7 @@ class StackTaker:
 
     @property
     def asking(self) -> bool:
-        return self._of_stack or (self._recorder is not None and self._recorder.asking)
+        return self._of_stack or any(each is not None and each.asking for each in (self._recorder, self._ras))
 
     @property
     def _of_stack(self) -> bool:
@@ -106,6 +114,8 @@ class StackTaker:
         """Begin; what can be told at once."""
         state = process_state(self._pid)
         self._until = time.monotonic() + ANSWER_SECONDS
+        if self._ras is not None:
+            self._ras.ask()
         if state in SILENT_STATES:
             return self._stack("", f"a {state} process can't tell")
         if self._recorder is not None:
@@ -119,18 +129,20 @@ class StackTaker:
 
     def poll(self) -> trace_pb2.Stack | None:
         """What has been told since; None while nothing has. The stack comes first, and again with what the flight
-        recorder says."""
+        recorder says, and NCCL's RAS."""
         if self._of_stack:
             return self._poll_stack()
-        if self._recorder is None or self._newest is None or not (text := self._recorder.poll()):
+        if self._newest is None:
             return None
-        return trace_pb2.Stack(
-            clock_ns=self._newest.clock_ns,
-            state=self._newest.state,
-            text=self._newest.text,
-            source=self._newest.source,
-            recorder=text,
-        )
+        recorder = self._recorder.poll() if self._recorder is not None else ""
+        ras = self._ras.poll() if self._ras is not None else ""
+        if not (recorder or ras):
+            return None
+        with_it = trace_pb2.Stack()
+        with_it.CopyFrom(self._newest)
+        with_it.recorder, with_it.ras = recorder or with_it.recorder, ras or with_it.ras
+        self._newest = with_it
+        return with_it
 
     def _poll_stack(self) -> trace_pb2.Stack | None:
         if self._spy is not None:
@@ -151,8 +163,9 @@ class StackTaker:
             self._spy = None
         if self._source is not None:
             self._source.close()
-        if self._recorder is not None:
-            self._recorder.close()
+        for witness in (self._recorder, self._ras):
+            if witness is not None:
+                witness.close()
 
     def _ask_rank(self) -> trace_pb2.Stack | None:
         self._seen = ""
