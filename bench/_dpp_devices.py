@@ -76,7 +76,7 @@ def plan(cases: Sequence[Case], rounds: int, steps: int, *, replay: bool) -> lis
 
 
 @dataclass
-class Seen:
+class CaseRecord:
     """What one rank saw of a case; each by mode. Times are in ns."""
 
     spans: dict[str, dict[int, tuple[float, float]]] = field(default_factory=lambda: defaultdict(dict))
@@ -125,7 +125,7 @@ class DevicePipeline(DppPlugin):
         self._draws = Draws(self._layout)
         self._orders = {mode: orders_of(mode, self._layout) for mode in (DYNAMIC, *HINTED)}
         self._number = 0
-        self._seen = Seen()
+        self._seen = CaseRecord()
         self._moments: list[tuple[Kind, int, float, Any, Any, Any]] = []
         self._passes: Counter[tuple[Kind, int]] = Counter()
         self._chunk_of_output: dict[int, int] = {}
@@ -241,7 +241,7 @@ class DevicePipeline(DppPlugin):
     def _end_case(self, case: Case) -> None:
         ranks: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, self._seen.plain())
-        self._seen = Seen()
+        self._seen = CaseRecord()
         if not self._draws.known:
             self._draws.base = Predicted.times(self._layout, ranks, DYNAMIC)
             quiet = Predicted(self._layout, self._draws, ranks)

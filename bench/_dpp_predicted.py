@@ -96,7 +96,7 @@ def _is_late(case: Case, seed: int, layout: Layout) -> Whole:
 
 @dataclass
 class Predicted:
-    """By the simulator, from what each rank's passes took (`ranks`, as bench._dpp_devices.Seen.plain gives them)."""
+    """By the simulator, from what each rank's passes took (`ranks`, as CaseRecord.plain of _dpp_devices)."""
 
     layout: Layout
     draws: Draws

@@ -36,6 +36,12 @@ LAYOUTS = [
         f"{TWO} {VIRTUAL} {OVERLAP} --eval-interval 4 --eval-iters 1",
         id="PP 2 × VPP 2 × DP 2, overlap, evaluations",
     ),
+    pytest.param(
+        2,
+        2,
+        f"{TWO} {VIRTUAL} --num-layers 6 --decoder-first-pipeline-num-layers 4",
+        id="PP 2 × VPP 2, four layers and two",
+    ),
 ]
 
 

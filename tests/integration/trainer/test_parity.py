@@ -53,6 +53,8 @@ def single(flags: str = "") -> list[float]:
             marks=slower,
         ),
         (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
+        pytest.param(3, "--pipeline-model-parallel-size 3 --decoder-first-pipeline-num-layers 2", marks=slower),
+        (2, "--pipeline-model-parallel-size 2 --decoder-last-pipeline-num-layers 1"),
     ],
 )
 def test_layout_has_the_losses_of_one_process(world_size: int, layout: str) -> None:
@@ -62,6 +64,16 @@ def test_layout_has_the_losses_of_one_process(world_size: int, layout: str) -> N
 
     assert len(found) == STEPS
     assert found == pytest.approx(expected, rel=RELATIVE)
+
+
+@slower
+def test_stages_of_other_sizes_with_virtual_stages_have_the_losses_of_one_process() -> None:
+    layers = "--num-layers 6"
+    flags = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
+
+    found = losses(f"{layers} {flags} --decoder-first-pipeline-num-layers 4", 2)
+
+    assert found == pytest.approx(single(layers), rel=RELATIVE)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,14 @@ def test_both_ways_to_ask_for_virtual_stages_mean_the_same(flags: str) -> None:
     assert (found.virtual, found.schedule) == (2, "interleaved")
 
 
+def test_first_and_last_stage_may_have_other_numbers_of_layers() -> None:
+    flags = "--pipeline-model-parallel-size 3 --decoder-first-pipeline-num-layers 4 --global-batch-size 6"
+
+    virtual = layout(f"{flags} --num-virtual-stages-per-pipeline-rank 2", 3).virtual
+
+    assert virtual == 2
+
+
 @pytest.mark.parametrize(
     ("world", "flags", "said"),
     [
@@ -49,6 +57,28 @@ def test_both_ways_to_ask_for_virtual_stages_mean_the_same(flags: str) -> None:
         (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4", "groups of 8"),
         (2, "--global-batch-size 6", "--global-batch-size 6 is no multiple"),
         (3, "--pipeline-model-parallel-size 3", "--num-layers 8 is no multiple of 3"),
+        (1, "--decoder-first-pipeline-num-layers 4", "need --pipeline-model-parallel-size 2 or more"),
+        (2, "--pipeline-model-parallel-size 2 --decoder-last-pipeline-num-layers 0", "0 is too small"),
+        (2, "--pipeline-model-parallel-size 2 --decoder-last-pipeline-num-layers 8", "leave 0 of 8 layers to 1 other"),
+        (4, "--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 1", "leave 7 of 8 layers to 3 other"),
+        (
+            2,
+            "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 5 "
+            "--decoder-last-pipeline-num-layers 2",
+            "first-pipeline-num-layers and .* leave 1 of 8 layers to 0 other",
+        ),
+        (
+            2,
+            "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 5 "
+            "--num-layers-per-virtual-pipeline-stage 1",
+            "give --num-virtual-stages-per-pipeline-rank in place of",
+        ),
+        (
+            2,
+            "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 5 "
+            "--num-virtual-stages-per-pipeline-rank 3",
+            "5 layers per stage can't be cut",
+        ),
         (8, "--tensor-model-parallel-size 8", "can't be split over 8 tensor ranks"),
         (1, "--group-query-attention --num-query-groups 3", "can't share 3 query groups"),
         (1, "--hidden-size 66", "--hidden-size 66 is no multiple of 4 heads"),

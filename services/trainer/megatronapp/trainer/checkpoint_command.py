@@ -86,6 +86,8 @@ def _reshape(given: Path, sizes: Mapping[str, int]) -> None:
 
 
 _WITHOUT = {
+    "decoder_first_pipeline_num_layers": None,
+    "decoder_last_pipeline_num_layers": None,
     "num_layers_per_virtual_pipeline_stage": None,
     "num_virtual_stages_per_pipeline_rank": None,
     "context_parallel_size": 1,

@@ -124,6 +124,10 @@ class ParallelConfig:
 
     tensor_model_parallel_size: int = flag(1, "ranks that share each layer", OPERATION)
     pipeline_model_parallel_size: int = flag(1, "pipeline stages", OPERATION)
+    decoder_first_pipeline_num_layers: int | None = flag(
+        None, "layers of the first pipeline stage; stages without a number of their own share the rest", OPERATION
+    )
+    decoder_last_pipeline_num_layers: int | None = flag(None, "layers of the last pipeline stage", OPERATION)
     num_layers_per_virtual_pipeline_stage: int | None = flag(
         None, "layers per chunk of the interleaved schedule", OPERATION
     )

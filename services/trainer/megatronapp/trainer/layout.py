@@ -115,14 +115,32 @@ class Layout:
         return layout
 
 
-def _virtual_stages(model: ModelConfig, parallel: ParallelConfig) -> int | None:
+FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
+
+
+def stage_layers(model: ModelConfig, parallel: ParallelConfig) -> set[int]:
+    """How many layers pipeline stages have. Raises UsageError where those that are left can't be shared equally."""
     stages = parallel.pipeline_model_parallel_size
-    if model.num_layers % stages:
+    asked = {FIRST: parallel.decoder_first_pipeline_num_layers, LAST: parallel.decoder_last_pipeline_num_layers}
+    given = {flag: layers for flag, layers in asked.items() if layers is not None}
+    if given and stages < 2:
+        raise UsageError(f"{' and '.join(given)} need --pipeline-model-parallel-size 2 or more")
+    others, left = stages - len(given), model.num_layers - sum(given.values())
+    if not given and left % others:
         raise UsageError(
-            f"--num-layers {model.num_layers} is no multiple of {stages} pipeline stages: change it, or "
-            "--pipeline-model-parallel-size"
+            f"--num-layers {left} is no multiple of {stages} pipeline stages: change it, "
+            f"--pipeline-model-parallel-size, or give {FIRST} or {LAST}"
         )
-    layers = model.num_layers // stages
+    if left < others or (left % others if others else left):
+        raise UsageError(
+            f"{' and '.join(given)} leave {max(left, 0)} of {model.num_layers} layers to {others} other pipeline "
+            f"stages, which must have equally many, at least one each: change {' or '.join(given)}"
+        )
+    return {*given.values(), *([left // others] if others else [])}
+
+
+def _virtual_stages(model: ModelConfig, parallel: ParallelConfig) -> int | None:
+    of_stages = stage_layers(model, parallel)
     per_chunk = parallel.num_layers_per_virtual_pipeline_stage
     chunks = parallel.num_virtual_stages_per_pipeline_rank
     if per_chunk is None and chunks is None:
@@ -131,13 +149,21 @@ def _virtual_stages(model: ModelConfig, parallel: ParallelConfig) -> int | None:
         raise UsageError(
             "give --num-layers-per-virtual-pipeline-stage or --num-virtual-stages-per-pipeline-rank, not both"
         )
-    if stages < 2:
+    if parallel.pipeline_model_parallel_size < 2:
         raise UsageError("virtual pipeline stages need --pipeline-model-parallel-size 2 or more")
+    if per_chunk and len(of_stages) > 1:
+        raise UsageError(
+            "stages of different sizes have chunks of different sizes: give --num-virtual-stages-per-pipeline-rank in "
+            "place of --num-layers-per-virtual-pipeline-stage"
+        )
     divisor = per_chunk or chunks or 0
-    if divisor < 1 or layers % divisor:
-        flag = "--num-layers-per-virtual-pipeline-stage" if per_chunk else "--num-virtual-stages-per-pipeline-rank"
-        raise UsageError(f"{layers} layers per stage can't be cut into virtual stages by {flag} {divisor}: change it")
-    virtual = layers // per_chunk if per_chunk else chunks
+    flag = "--num-layers-per-virtual-pipeline-stage" if per_chunk else "--num-virtual-stages-per-pipeline-rank"
+    for layers in sorted(of_stages):
+        if divisor < 1 or layers % divisor:
+            raise UsageError(
+                f"{layers} layers per stage can't be cut into virtual stages by {flag} {divisor}: change it"
+            )
+    virtual = max(of_stages) // per_chunk if per_chunk else chunks
     return virtual if virtual != 1 else None
 
 

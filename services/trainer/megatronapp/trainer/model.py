@@ -94,6 +94,8 @@ def _layout_options(parallel: ParallelConfig, layout: Layout) -> dict[str, Any]:
         "context_parallel_size": layout.context,
         "expert_model_parallel_size": layout.expert,
         "pipeline_model_parallel_layout": _stage_layers(layout.layers),
+        "num_layers_in_first_pipeline_stage": parallel.decoder_first_pipeline_num_layers,
+        "num_layers_in_last_pipeline_stage": parallel.decoder_last_pipeline_num_layers,
         "sequence_parallel": parallel.sequence_parallel,
         "overlap_p2p_comm": overlap,
         # With two stages a batch of the interleaved schedule holds two messages between the same two ranks, and they

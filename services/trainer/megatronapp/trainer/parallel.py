@@ -82,7 +82,9 @@ def on_first_rank(action: Callable[[], T]) -> T:
 
 
 def stop() -> None:
-    """Leave the world, after a run that ended well on all ranks."""
+    """Leave the world, after a run that ended well on all ranks: together, as one of them may hold the store, which
+    others still look into behind the last step."""
+    dist.barrier()
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
 

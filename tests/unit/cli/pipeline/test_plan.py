@@ -89,7 +89,7 @@ def test_it_refuses_forward_devices_that_do_not_pay_with_the_reason() -> None:
     ("arguments", "said"),
     [
         (f"{FOUR} --forward-devices 2", "add --layers, --hidden-size, --seq-length"),
-        (f"{FOUR} --layers 4", "--layers does nothing without --forward-devices"),
+        (f"{FOUR} --hidden-size 4", "--hidden-size does nothing without --forward-devices"),
         (f"{BESIDE} --chunks 1,2", "name one number of --chunks"),
         (f"{BESIDE} --jitter-cv 0.2", "--jitter-cv has no meaning with --forward-devices"),
         (f"{BESIDE} --link-gbps 0", "memory and link are positive"),

@@ -24,7 +24,10 @@ ParameterBytes = Annotated[
     float, typer.Option(help="of a trained parameter: 18, or 6 + 12 ÷ replicas with the distributed optimizer")
 ]
 SequenceParallel = Annotated[bool, typer.Option("--sequence-parallel", help="as in training")]
-Layers = Annotated[int | None, typer.Option(help="of the model")]
+Layers = Annotated[
+    int | None,
+    typer.Option(help="of the model; with --trace: says how many the first and last stage should have"),
+]
 HiddenSize = Annotated[int | None, typer.Option(help="of the model")]
 FfnHiddenSize = Annotated[int | None, typer.Option(help="of the model; default: four times the hidden size")]
 QkvWidth = Annotated[int | None, typer.Option(help="of queries, keys and values; default: three times the hidden size")]

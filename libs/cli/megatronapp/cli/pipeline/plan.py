@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from megatronapp.cli.pipeline import disaggregated, options, recorded_run, report
+from megatronapp.cli.pipeline import disaggregated, options, recorded_run, report, stage_sizes
 from megatronapp.cli.pipeline.compiled import compiled_engine
 from megatronapp.cli.pipeline.options import asked, chunk_numbers
 from megatronapp.core.errors import UsageError
-from megatronapp.core.pipeline.simulator.planning import make_plan
+from megatronapp.core.pipeline.arrays import PassTimes
+from megatronapp.core.pipeline.simulator.planning import Plan, make_plan
+from megatronapp.core.pipeline.simulator.steps import Setting
 
 
 def plan(
@@ -83,15 +86,26 @@ def plan(
         said = disaggregated.answer(question, numbers, values)
         print(json.dumps(said) if as_json else disaggregated.text(said))
         return
-    if given := [name for name in disaggregated.NEEDED if values[name] is not None]:
+    if given := [name for name in disaggregated.NEEDED if values[name] is not None and name != "layers"]:
         raise UsageError(f"--{given[0].replace('_', '-')} does nothing without --forward-devices: add it")
     if cap_limit is not None and len(numbers) > 1:
         raise UsageError("--cap-limit counts activations of one chunk; name one number of --chunks with it")
     layouts = [question.layout(number) for number in numbers]
     times = [question.times(layout) for layout in layouts]
-    made = make_plan(
-        layouts, times, question.setting, cap_limit=cap_limit, pending=question.pending,
-        split_overhead=split_overhead, engine=compiled_engine(),
-    )  # fmt: skip
+    engine = compiled_engine()
+
+    def planned(given: Sequence[PassTimes], setting: Setting) -> Plan:
+        return make_plan(
+            layouts, given, setting, cap_limit=cap_limit, pending=question.pending,
+            split_overhead=split_overhead, engine=engine,
+        )  # fmt: skip
+
+    made = planned(times, question.setting)
     answer = report.of_plan(made, question, activation_mib)
-    print(json.dumps(answer) if as_json else report.plan_text(answer))
+    text = report.plan_text(answer)
+    if layers is not None:
+        answer["stage_sizes"] = stage_sizes.proposed(
+            made, question, layers, lambda of_sizes, setting: planned([of_sizes], setting)
+        )
+        text += f"\n{stage_sizes.text(answer['stage_sizes'])}"
+    print(json.dumps(answer) if as_json else text)

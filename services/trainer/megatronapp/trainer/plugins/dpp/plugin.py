@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,7 @@ from megatronapp.core.trace.values import Progress
 from megatronapp.trainer.keyed_dropout import KeyedDropout
 from megatronapp.trainer.pipeline.agreement import Agreement
 from megatronapp.trainer.pipeline.dynamic import DynamicSchedule
+from megatronapp.trainer.pipeline.dynamic_step import AnyOrderTransport
 from megatronapp.trainer.pipeline.native import NativeTransport
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
@@ -151,6 +152,13 @@ class DppPlugin(Plugin):
             if dist.get_rank() == 0:
                 chosen = "dynamic" if self._trial.dynamic else "stock"
                 log.info("dpp_trial", chosen=chosen, dynamic_ms=round(dynamic * 1e3, 3), stock_ms=round(stock * 1e3, 3))
+
+    def failure(self, error: Exception) -> Exception | None:
+        """Who waited in a collective is told of a connection alone: the engine knows whose."""
+        if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError | TrainingError):
+            return None
+        lost = cast(AnyOrderTransport, self._pipeline.transport).lost()
+        return TrainingError(lost) if lost and lost not in str(error) else None
 
     def close(self) -> None:
         if self._recorded is not None:

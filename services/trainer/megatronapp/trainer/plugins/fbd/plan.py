@@ -12,7 +12,7 @@ from megatronapp.core.pipeline.disaggregation.mapping import Mapping
 from megatronapp.core.pipeline.partition import Mode, Partition
 from megatronapp.core.pipeline.recompute import least_slots
 from megatronapp.trainer.config import CheckpointConfig, TrainerConfig
-from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.layout import FIRST, LAST, Layout, stage_layers
 from megatronapp.trainer.plugins.fbd.figures import Devices, figures, receive_bytes
 from megatronapp.trainer.plugins.fbd.roles import Grid, Roles
 from megatronapp.trainer.plugins.fbd.slices import Sequence
@@ -98,6 +98,8 @@ def _refuse_attention(config: TrainerConfig) -> None:
         raise UsageError(f"{SWITCH} needs sequences of one length: leave --variable-seq-lengths out")
     if config.data.reset_attention_mask:
         raise UsageError(f"{SWITCH} can't tell documents apart: leave --reset-attention-mask out")
+    if len(stage_layers(config.model, config.parallel)) > 1:
+        raise UsageError(f"{SWITCH} needs stages of as many layers: leave {FIRST} and {LAST} out")
     if model.group_query_attention and model.num_query_groups % parallel.tensor_model_parallel_size:
         raise UsageError(
             f"{SWITCH} can't share {model.num_query_groups} query groups among "
@@ -234,6 +236,8 @@ def _forward_config(config: TrainerConfig, grid: Grid) -> TrainerConfig:
         config.parallel,
         tensor_model_parallel_size=grid.tensor,
         pipeline_model_parallel_size=grid.pipeline,
+        decoder_first_pipeline_num_layers=None,
+        decoder_last_pipeline_num_layers=None,
         num_layers_per_virtual_pipeline_stage=None,
         num_virtual_stages_per_pipeline_rank=None,
         sequence_parallel=config.parallel.sequence_parallel and grid.tensor > 1,
