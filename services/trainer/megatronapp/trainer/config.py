@@ -277,6 +277,7 @@ class DataConfig:
         "HuggingFaceTokenizer",
         "SentencePieceTokenizer",
         "Llama2Tokenizer",
+        "TikTokenizer",
         "BertWordPieceLowerCase",
         "BertWordPieceCase",
         "ByteTokenizer",
@@ -290,7 +291,9 @@ class DataConfig:
     )
     merge_file: str | None = flag(None, "merges.txt of GPT2BPETokenizer", OPERATION)
     tokenizer_model: str | None = flag(
-        None, "tokenizer.json of HuggingFaceTokenizer, or its folder; tokenizer.model of SentencePiece", OPERATION
+        None,
+        "tokenizer.json of HuggingFaceTokenizer, or its folder; tokenizer.model of SentencePiece or Llama 3",
+        OPERATION,
     )
     vocab_size: int | None = flag(None, "vocabulary of NullTokenizer", FORWARD)
 

@@ -58,6 +58,7 @@ _TOKENIZER_FILES = {
     "GPT2BPETokenizer": "--vocab-file and --merge-file",
     "HuggingFaceTokenizer": "--tokenizer-model",
     "SentencePieceTokenizer": "--tokenizer-model",
+    "TikTokenizer": "--tokenizer-model",
     "BertWordPieceTokenizer": "--vocab-file",
 }
 
