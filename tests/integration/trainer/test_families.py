@@ -105,6 +105,39 @@ def test_other_shapes_are_the_same_in_two_parts(family: str, flags: str, data: s
     assert losses(family, data, f"{steps} {TP2}", 2) == pytest.approx(single(family, data, steps), rel=RELATIVE)
 
 
+@pytest.mark.parametrize("family", [pytest.param("bert", marks=slower), "t5"])
+@pytest.mark.parametrize("backend", ["flash", pytest.param("unfused", marks=slower)])
+def test_our_attention_learns_as_megatron_cores(family: str, backend: str, data: str) -> None:
+    steps = f"--train-iters {FEW}"
+
+    found = losses(family, data, f"{steps} --attention-backend {backend}")
+
+    assert found == pytest.approx(single(family, data, steps), rel=RELATIVE)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "layout"),
+    [(2, f"{TP2} --sequence-parallel"), *(pytest.param(2, each, marks=slower) for each in (TP2, SHARDED))],
+)
+def test_t5s_biases_are_learned_alike_in_every_layout(world_size: int, layout: str, data: str) -> None:
+    steps = f"--train-iters {FEW} --position-embedding-type relative"
+
+    found = losses("t5", data, f"{steps} {layout}", world_size)
+
+    assert found == pytest.approx(single("t5", data, steps), rel=RELATIVE)
+    assert found != single("t5", data, f"--train-iters {FEW}")
+
+
+@slower
+def test_t5s_biases_are_saved_and_go_on_in_another_layout(data: str, tmp_path: Path) -> None:
+    relative = "--position-embedding-type relative"
+    losses("t5", data, f"--train-iters 2 {relative} --save {tmp_path}", 2)
+
+    resumed = losses("t5", data, f"--train-iters 4 {relative} {TP2} --save {tmp_path}", 2)
+
+    assert resumed == pytest.approx(single("t5", data, f"--train-iters 4 {relative}")[2:], rel=RELATIVE)
+
+
 @slower
 @pytest.mark.parametrize(("family", "layout"), [("bert", PP2), ("t5", SHARDED)])
 def test_a_resumed_run_has_exactly_the_losses_of_an_uninterrupted_one(

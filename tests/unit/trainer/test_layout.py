@@ -157,6 +157,7 @@ def test_every_divisible_layout_uses_every_rank_and_every_sample(
 
 MASKED = "--tokenizer-type BertWordPieceLowerCase --vocab-file vocab.txt --data-path data"
 T5 = f"{MASKED} --model-type t5 --vocab-extra-ids 100"
+RELATIVE = "--position-embedding-type relative"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,13 @@ T5 = f"{MASKED} --model-type t5 --vocab-extra-ids 100"
         (f"{MASKED} --model-type bert --seq-length 4", 1, "--seq-length 4 is too small"),
         (f"{MASKED} --model-type bert --num-experts 2", 1, "--num-experts is not built for --model-type bert"),
         (f"{MASKED} --model-type bert --rotary-base 500000", 1, "--rotary-base is not built"),
-        (f"{MASKED} --model-type bert --attention-backend unfused", 1, "--attention-backend auto or local"),
+        ("--position-embedding-type relative", 1, "relative is T5's"),
+        (f"{MASKED} --model-type bert --position-embedding-type relative", 1, "relative is T5's"),
+        (f"{MASKED} --model-type bert --position-embedding-type alibi", 1, "not built for --model-type bert"),
+        (f"{T5} {RELATIVE} --attention-backend local", 1, "local can't do --position-embedding-type relative"),
+        (f"{T5} {RELATIVE} --relative-attention-num-buckets 5", 1, "num-buckets 5 must be even"),
+        (f"{T5} {RELATIVE} --relative-attention-max-distance 16", 1, "max-distance 16 more than half"),
+        (f"{T5} {RELATIVE} --recompute-granularity selective", 1, "can't be computed again"),
     ],
 )
 def test_what_a_family_can_not_do_is_refused(flags: str, world: int, said: str) -> None:

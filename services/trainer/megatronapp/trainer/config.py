@@ -59,9 +59,13 @@ class ModelConfig:
     kv_channels: int | None = flag(None, "width of one attention head; default hidden size / heads", FORWARD)
     group_query_attention: bool = flag(False, "share keys and values among groups of heads", FORWARD)
     num_query_groups: int = flag(1, "number of such groups", FORWARD)
-    position_embedding_type: Literal["learned_absolute", "rope", "alibi", "none"] = flag(
-        "learned_absolute", "position embedding; alibi: a bias of attention by distance", FORWARD
+    position_embedding_type: Literal["learned_absolute", "rope", "alibi", "relative", "none"] = flag(
+        "learned_absolute",
+        "position embedding; alibi: a bias of attention by distance; relative: T5's, one that is learned",
+        FORWARD,
     )
+    relative_attention_num_buckets: int = flag(32, "relative: distances that are told apart", FORWARD, minimum=4)
+    relative_attention_max_distance: int = flag(128, "relative: from here on all distances are one", FORWARD)
     max_position_embeddings: int | None = flag(
         None, "longest sequence of learned positions; default --seq-length", FORWARD
     )
@@ -277,6 +281,7 @@ class DataConfig:
         "HuggingFaceTokenizer",
         "SentencePieceTokenizer",
         "Llama2Tokenizer",
+        "TikTokenizer",
         "BertWordPieceLowerCase",
         "BertWordPieceCase",
         "ByteTokenizer",
@@ -290,7 +295,9 @@ class DataConfig:
     )
     merge_file: str | None = flag(None, "merges.txt of GPT2BPETokenizer", OPERATION)
     tokenizer_model: str | None = flag(
-        None, "tokenizer.json of HuggingFaceTokenizer, or its folder; tokenizer.model of SentencePiece", OPERATION
+        None,
+        "tokenizer.json of HuggingFaceTokenizer, or its folder; tokenizer.model of SentencePiece or Llama 3",
+        OPERATION,
     )
     vocab_size: int | None = flag(None, "vocabulary of NullTokenizer", FORWARD)
 

@@ -23,7 +23,7 @@ from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.models.sizes import decoder_layers, ffn_hidden_size
 
-SCHEMA = 5
+SCHEMA = 6
 """Goes up with every new flag of effect FORWARD too: an older version then refuses what it can't compare."""
 FIELDS: dict[str, dataclasses.Field[Any]] = {
     each.name: each for section in SECTIONS.values() for each in dataclasses.fields(section)
@@ -33,6 +33,8 @@ _ACTS_ONLY_IF: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "max_position_embeddings": lambda flags: flags["position_embedding_type"] == "learned_absolute",
     "rotary_base": lambda flags: flags["position_embedding_type"] == "rope",
     "rotary_percent": lambda flags: flags["position_embedding_type"] == "rope",
+    "relative_attention_num_buckets": lambda flags: flags["position_embedding_type"] == "relative",
+    "relative_attention_max_distance": lambda flags: flags["position_embedding_type"] == "relative",
     "use_rope_scaling": lambda flags: flags["position_embedding_type"] == "rope",
     "rope_scaling_factor": lambda flags: flags.get("use_rope_scaling", False),
     "openai_gelu": lambda flags: not flags["swiglu"],
@@ -56,6 +58,7 @@ _TOKENIZER_FILES = {
     "GPT2BPETokenizer": "--vocab-file and --merge-file",
     "HuggingFaceTokenizer": "--tokenizer-model",
     "SentencePieceTokenizer": "--tokenizer-model",
+    "TikTokenizer": "--tokenizer-model",
     "BertWordPieceTokenizer": "--vocab-file",
 }
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from megatron.core.models.common.embeddings.relative_pos_embedding import RelativePositionEmbedding
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -123,3 +124,53 @@ def test_tokens_of_another_document_and_of_the_future_are_hidden() -> None:
     hidden = gpt.document_mask(torch.tensor([[0, 1, 0, 1]]))
 
     assert (~hidden[0, 0]).int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
+
+
+def of_all_tokens(**options: object) -> Attention:
+    """An encoder's."""
+    config = TransformerConfig(
+        num_layers=2, hidden_size=HEADS * WIDTH, num_attention_heads=HEADS, attention_dropout=0.0
+    )
+    return Attention(config, 1, AttnMaskType.padding, "self", pg_collection=GROUPS, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [AttnMaskType.padding, AttnMaskType.causal])
+def test_padding_that_sees_nothing_gives_numbers_and_gradients(kind: AttnMaskType) -> None:
+    query, key, value = (each.requires_grad_() for each in states())
+    hidden = torch.zeros(ROWS, 1, TOKENS, TOKENS, dtype=torch.bool)
+    hidden[:, :, 9:] = hidden[..., 9:] = True
+    config = TransformerConfig(num_layers=2, hidden_size=HEADS * WIDTH, num_attention_heads=HEADS)
+    module = Attention(config, 1, kind, "self", pg_collection=GROUPS).eval()
+
+    found = module(query, key, value, hidden, attention_bias=torch.randn(1, HEADS, TOKENS, TOKENS))
+    found[:9].sum().backward()
+
+    assert found.isfinite().all()
+    assert all(each.grad is not None and each.grad.isfinite().all() for each in (query, key, value))
+
+
+def t5_bucket(distance: int, *, both_ways: bool) -> int:
+    """Of a key so far behind its query, by the paper's rule (Raffel et al., 2020): half of 32 buckets a direction in an
+    encoder; half of those are exact, the others grow to 128 as a logarithm does."""
+    buckets, start = (16, 16 if distance > 0 else 0) if both_ways else (32, 0)
+    far = abs(distance) if both_ways else max(-distance, 0)
+    exact = buckets // 2
+    if far < exact:
+        return start + far
+    return start + min(exact + int(math.log(far / exact) / math.log(128 / exact) * (buckets - exact)), buckets - 1)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_t5s_buckets_are_added_to_scores(fused: bool, both_ways: bool) -> None:
+    length = 200
+    table = RelativePositionEmbedding(both_ways, torch.nn.init.normal_, HEADS)
+    query, key, value = torch.randn(3, length, ROWS, HEADS, WIDTH).unbind()
+    buckets = [[t5_bucket(k - q, both_ways=both_ways) for k in range(length)] for q in range(length)]
+    bias = table.relative_attention_bias.weight[torch.tensor(buckets)].permute(2, 0, 1)
+    scores = torch.einsum("qrhw,krhw->rhqk", query, key) / math.sqrt(WIDTH) + bias
+    wanted = torch.einsum("rhqk,krhw->qrhw", scores.softmax(-1), value).flatten(2)
+
+    found = of_all_tokens(fused=fused)(query, key, value, None, attention_bias=table(length, length))
+
+    torch.testing.assert_close(found, wanted)

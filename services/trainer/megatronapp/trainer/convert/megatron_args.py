@@ -9,6 +9,7 @@ from typing import Any
 
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.trainer.config import ModelConfig, flag_name
+from megatronapp.trainer.convert.tokenizer_files import type_of
 
 _REFUSED = {
     "num_experts": "experts",
@@ -75,8 +76,7 @@ def tokenizer_settings(arguments: Mapping[str, Any], source: Path, given: Mappin
         size = arguments.get("vocab_size") or int(arguments.get("padded_vocab_size") or 0) - 1
         return {"tokenizer_type": kind, "vocab_size": str(size)}
     if given:
-        is_sentencepiece = given.get("tokenizer_model", "").endswith(".model")
-        return {"tokenizer_type": "Llama2Tokenizer" if is_sentencepiece else "HuggingFaceTokenizer", **given}
+        return {"tokenizer_type": type_of(given.get("tokenizer_model", "")), **given}
     files = {name: str(arguments[name]) for name in _FILES if arguments.get(name)}
     missing = [file for file in files.values() if not Path(file).exists()]
     if kind == "None" or missing:

@@ -67,7 +67,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--vocab-file", help="vocab.json of GPT2BPETokenizer, vocab.txt of BertWordPieceLowerCase")
     parser.add_argument("--merge-file", help="merges.txt of GPT2BPETokenizer")
     parser.add_argument(
-        "--tokenizer-model", help="tokenizer.json of HuggingFaceTokenizer, tokenizer.model of SentencePiece"
+        "--tokenizer-model",
+        help="tokenizer.json of HuggingFaceTokenizer, tokenizer.model of SentencePiece or Llama 3",
     )
     parser.add_argument("--vocab-size", type=int, help="number of token ids of NullTokenizer")
     parser.add_argument("--vocab-extra-ids", type=int, default=0, help="tokens of no word added to vocab.txt")

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args, get_type_hints
 
 from tokenizers import ByteLevelBPETokenizer
 from tokenizers import Tokenizer as FastTokenizer
@@ -23,6 +23,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from megatronapp.core.errors import ConfigError, DataError, UsageError
 from megatronapp.trainer.config import DataConfig
+from megatronapp.trainer.data import tiktoken_file
 from megatronapp.trainer.data.chat import rendered
 
 END_OF_DOCUMENT = "<|endoftext|>"
@@ -257,6 +258,18 @@ class SentencePieceTokenizer:
         raise UsageError(NO_TEMPLATE)
 
 
+class TikTokenizer(_FastTokenizer):
+    """Llama 3's tokenizer.model. Special tokens written in a text are text."""
+
+    def __init__(self, file: Path) -> None:
+        _must_exist(file, "--tokenizer-model")
+        content = file.read_bytes()
+        backend = tiktoken_file.backend(content, file)
+        eod, bos = (backend.token_to_id(name) for name in (tiktoken_file.END, tiktoken_file.BEGIN))
+        super().__init__(backend, eod, bos, {"tokenizer.model": content})
+        self.unique_identifiers = _identity("TikTokenizer", file)
+
+
 class BertWordPieceTokenizer(_FastTokenizer):
     """BERT's word pieces from its vocab.txt, one to a line. As in Megatron-LM, [BOS] and [EOS] follow the vocabulary,
     then `extra_ids` tokens that stand for no word. Special tokens written in a text are text."""
@@ -335,16 +348,7 @@ def _end_of_document(backend: Any, file: Path, declared: str | None) -> int:
     )
 
 
-TOKENIZER_TYPES = (
-    "GPT2BPETokenizer",
-    "HuggingFaceTokenizer",
-    "SentencePieceTokenizer",
-    "Llama2Tokenizer",
-    "BertWordPieceLowerCase",
-    "BertWordPieceCase",
-    "ByteTokenizer",
-    "NullTokenizer",
-)
+TOKENIZER_TYPES: tuple[str, ...] = get_args(get_type_hints(DataConfig)["tokenizer_type"])
 
 
 def make_tokenizer(
@@ -363,13 +367,12 @@ def make_tokenizer(
                 raise UsageError("GPT2BPETokenizer needs --vocab-file and --merge-file")
             return GPT2BPETokenizer(Path(vocab_file), Path(merge_file))
         case "HuggingFaceTokenizer":
-            if tokenizer_model is None:
-                raise UsageError("HuggingFaceTokenizer needs --tokenizer-model, the path of a tokenizer.json")
-            return HuggingFaceTokenizer(Path(tokenizer_model))
+            return HuggingFaceTokenizer(_path(tokenizer_type, tokenizer_model, "a tokenizer.json"))
         case "SentencePieceTokenizer" | "Llama2Tokenizer":
-            if tokenizer_model is None:
-                raise UsageError(f"{tokenizer_type} needs --tokenizer-model, the path of a tokenizer.model")
-            return SentencePieceTokenizer(Path(tokenizer_model), begins=tokenizer_type == "Llama2Tokenizer")
+            file = _path(tokenizer_type, tokenizer_model, "a tokenizer.model")
+            return SentencePieceTokenizer(file, begins=tokenizer_type == "Llama2Tokenizer")
+        case "TikTokenizer":
+            return TikTokenizer(_path(tokenizer_type, tokenizer_model, "Llama 3's tokenizer.model"))
         case "BertWordPieceLowerCase" | "BertWordPieceCase":
             if vocab_file is None:
                 raise UsageError(f"{tokenizer_type} needs --vocab-file, the vocab.txt of a BERT")
@@ -380,6 +383,12 @@ def make_tokenizer(
         case "NullTokenizer":
             return NullTokenizer(vocab_size or 0)
     raise UsageError(f"--tokenizer-type {tokenizer_type} is not known; there are {', '.join(TOKENIZER_TYPES)}")
+
+
+def _path(tokenizer_type: str, tokenizer_model: str | None, what: str) -> Path:
+    if tokenizer_model is None:
+        raise UsageError(f"{tokenizer_type} needs --tokenizer-model, the path of {what}")
+    return Path(tokenizer_model)
 
 
 def build_tokenizer(config: DataConfig) -> Tokenizer:

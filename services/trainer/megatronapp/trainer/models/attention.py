@@ -1,5 +1,5 @@
-"""Attention for megatron-core's own layers, over torch's scaled_dot_product_attention: with ALiBi, windows, masks of
-documents and sequences that are shared among ranks, none of which core's local attention can.
+"""Attention for megatron-core's own layers, over torch's scaled_dot_product_attention: with ALiBi, T5's biases,
+windows, masks of documents and sequences that are shared among ranks, none of which core's local attention can.
 
 The fused kernel never holds scores and probabilities. Where somebody watches them, or dropout draws on them, they are
 computed plainly, with core's own arithmetic and draws.
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +20,13 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import is_layer_window_attention
 
 from megatronapp.core.errors import UsageError
+from megatronapp.trainer.config import TrainerConfig
+from megatronapp.trainer.models.attention_choice import has_own_attention
 
 
 class Attention(MegatronModule):
@@ -69,9 +74,10 @@ class Attention(MegatronModule):
         """Of [tokens, rows, heads, width], keys and values with heads or groups of them; [tokens, rows, heads x width].
 
         `attention_mask`: true where a key must not be seen, [rows or 1, 1, tokens, all tokens]; that no key of the
-        future is seen needs none, over a filled cache neither.
+        future is seen needs none, over a filled cache neither. `attention_bias`: is added to scores, [1, heads, tokens,
+        all tokens].
         """
-        if packed_seq_params is not None or attention_bias is not None:
+        if packed_seq_params is not None:
             raise UsageError("documents of one row are told apart by --reset-attention-mask alone")
         queries, keys = self._positions(query.size(0), key.size(0), query.device)
         if self._context.size() > 1:
@@ -80,7 +86,7 @@ class Attention(MegatronModule):
         hidden = None
         if not (plain_causal and len(queries) == 1):  # the newest token sees all
             hidden = self._hidden(queries, keys, attention_mask)
-        bias = None if self._slopes is None else _alibi(self._slopes, queries, keys)
+        bias = attention_bias if self._slopes is None else _alibi(self._slopes, queries, keys)
         shared = query.size(2) // key.size(2)
         if shared > 1:
             key, value = (tensor.repeat_interleave(shared, dim=2) for tensor in (key, value))
@@ -151,6 +157,24 @@ class Attention(MegatronModule):
         return torch.bmm(probabilities.flatten(0, 1), values).unflatten(0, (rows, heads))
 
 
+def with_own_attention(spec: ModuleSpec, config: TrainerConfig) -> ModuleSpec:
+    """A layer's spec with this attention in all places, where the flags ask for it."""
+    if not has_own_attention(config):
+        return spec
+    model = config.model
+    own = partial(Attention, alibi=model.position_embedding_type == "alibi", fused=model.attention_backend != "unfused")
+    places = {
+        name: _with_core(getattr(spec.submodules, name), own)
+        for name in ("self_attention", "cross_attention")
+        if isinstance(getattr(spec.submodules, name), ModuleSpec)
+    }
+    return replace(spec, submodules=replace(spec.submodules, **places))
+
+
+def _with_core(spec: ModuleSpec, own: Any) -> ModuleSpec:
+    return replace(spec, submodules=replace(spec.submodules, core_attention=own))
+
+
 class MaskedSoftmax(torch.nn.Module):
     """Scores to probabilities, [rows, heads, queries, keys]: a module of its own, so that both can be watched."""
 
@@ -207,6 +231,8 @@ def _fused(
     causal: bool,
 ) -> torch.Tensor:
     """[rows, heads, tokens, width]."""
+    if hidden is not None:
+        hidden = hidden & ~hidden.all(-1, keepdim=True)  # padding that sees nothing would be no number
     mask = None if hidden is None else ~hidden
     if bias is not None:
         mask = bias.to(query.dtype) if hidden is None else bias.to(query.dtype).masked_fill(hidden, -math.inf)

@@ -9,7 +9,7 @@ from megatronapp.trainer.config import TrainerConfig
 def has_own_attention(config: TrainerConfig) -> bool:
     """Whether layers get attention.py's, in place of megatron-core's local one or Transformer Engine's."""
     model = config.model
-    if model.transformer_impl != "local" or model.model_type != "gpt":
+    if model.transformer_impl != "local":
         return False
     return model.attention_backend in ("flash", "unfused") or bool(_beyond_local(config))
 
@@ -19,7 +19,9 @@ def check_attention(config: TrainerConfig) -> None:
     _check_window(config)
     _check_documents(config)
     model, backend = config.model, config.model.attention_backend
-    if model.model_type != "gpt" and (flag := _beyond_local(config)):
+    if model.position_embedding_type == "relative":
+        _check_relative(config)
+    elif model.model_type != "gpt" and (flag := _beyond_local(config)):
         raise UsageError(f"{flag} is not built for --model-type {model.model_type}: leave it out")
     if model.transformer_impl == "transformer_engine":
         if backend == "local":
@@ -27,7 +29,7 @@ def check_attention(config: TrainerConfig) -> None:
         if model.position_embedding_type == "alibi":
             raise UsageError("--position-embedding-type alibi needs --transformer-impl local")
         return
-    if backend == "fused" or (backend == "flash" and model.model_type != "gpt"):
+    if backend == "fused":
         raise UsageError(
             f"--attention-backend {backend} is a kernel of Transformer Engine: give --transformer-impl "
             "transformer_engine where it is installed, or take --attention-backend auto"
@@ -38,11 +40,32 @@ def check_attention(config: TrainerConfig) -> None:
 
 def _beyond_local(config: TrainerConfig) -> str:
     """The flag that asks for what megatron-core's local attention can't do; "" without."""
-    if config.model.position_embedding_type == "alibi":
-        return "--position-embedding-type alibi"
+    if config.model.position_embedding_type in ("alibi", "relative"):
+        return f"--position-embedding-type {config.model.position_embedding_type}"
     if config.model.window_size:
         return "--window-size"
     return "--context-parallel-size" if config.parallel.context_parallel_size > 1 else ""
+
+
+def _check_relative(config: TrainerConfig) -> None:
+    """megatron-core's formula takes a logarithm to the distance over half of the buckets that are exact."""
+    model = config.model
+    if model.model_type != "t5":
+        raise UsageError("--position-embedding-type relative is T5's: give --model-type t5, or another one")
+    if model.window_size:
+        raise UsageError("--window-size is not built for --model-type t5: leave it out")
+    if config.training.recompute_granularity:
+        raise UsageError(
+            "--position-embedding-type relative: a bias that all layers share can't be computed again: leave "
+            "--recompute-granularity out"
+        )
+    if model.relative_attention_num_buckets % 2 or (
+        model.relative_attention_max_distance <= model.relative_attention_num_buckets // 2
+    ):
+        raise UsageError(
+            f"--relative-attention-num-buckets {model.relative_attention_num_buckets} must be even, and "
+            f"--relative-attention-max-distance {model.relative_attention_max_distance} more than half of it"
+        )
 
 
 def _check_documents(config: TrainerConfig) -> None:

@@ -24,6 +24,8 @@ from megatronapp.trainer.config import ModelConfig, TrainerConfig
 from megatronapp.trainer.data.datasets import DatasetKind
 from megatronapp.trainer.data.masked import bert_dataset
 from megatronapp.trainer.models import sizes
+from megatronapp.trainer.models.attention import with_own_attention
+from megatronapp.trainer.models.attention_choice import has_own_attention
 from megatronapp.trainer.models.losses import masked_loss, to_device
 from megatronapp.trainer.models.norm import Norm, with_own_norm
 from megatronapp.trainer.models.protocol import ChunkPlace, ModelFamily
@@ -60,11 +62,11 @@ class Bert:
 
     def build(self, config: TrainerConfig, transformer: TransformerConfig, place: ChunkPlace) -> torch.nn.Module:
         model = config.model
-        with _own_norms(model):
+        with _own_parts(config):
             return BertModel(
                 config=transformer,
                 num_tokentypes=0 if model.bert_no_binary_head else 2,
-                transformer_layer_spec=_layer_spec(model),
+                transformer_layer_spec=_layer_spec(config),
                 vocab_size=place.vocabulary,
                 max_sequence_length=place.positions,
                 pre_process=place.first,
@@ -120,19 +122,22 @@ def _loss(batch: Mapping[str, torch.Tensor], output: Any) -> tuple[torch.Tensor,
     return total + wrong / rows * weight, weight, torch.cat([logged, of_order[None]])
 
 
-def _layer_spec(model: ModelConfig) -> Any:
-    if model.transformer_impl == "transformer_engine":
+def _layer_spec(config: TrainerConfig) -> Any:
+    if config.model.transformer_impl == "transformer_engine":
         return get_bert_layer_with_transformer_engine_spec()
-    return with_own_norm(bert_layer_local_spec, "input_layernorm", "pre_mlp_layernorm")
+    return with_own_attention(with_own_norm(bert_layer_local_spec, "input_layernorm", "pre_mlp_layernorm"), config)
 
 
 @contextmanager
-def _own_norms(model: ModelConfig) -> Iterator[None]:
-    """megatron-core looks up the norms of the last layer and of the head where it builds them."""
+def _own_parts(config: TrainerConfig) -> Iterator[None]:
+    """megatron-core looks up the norms of the last layer and of the head where it builds them, and takes another
+    attention than its own for Transformer Engine's, of which it asks the version."""
     patches = Patches()
     patches.set(bert_lm_head, "LNImpl", Norm)
-    if model.transformer_impl == "local":
+    if config.model.transformer_impl == "local":
         patches.set(transformer_block, "LayerNormImpl", Norm)
+    if has_own_attention(config):
+        patches.set(BertModel, "_sanity_check_attention_and_get_attn_mask_dimension", lambda _: "b1ss")
     try:
         yield
     finally:

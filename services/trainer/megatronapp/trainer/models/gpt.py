@@ -20,8 +20,7 @@ from megatronapp.trainer.config import ModelConfig, TrainerConfig
 from megatronapp.trainer.data.datasets import DatasetKind, gpt_dataset
 from megatronapp.trainer.data.sampler import collate
 from megatronapp.trainer.models import sizes
-from megatronapp.trainer.models.attention import Attention
-from megatronapp.trainer.models.attention_choice import has_own_attention
+from megatronapp.trainer.models.attention import with_own_attention
 from megatronapp.trainer.models.losses import masked_loss, to_device
 from megatronapp.trainer.models.norm import Norm
 from megatronapp.trainer.models.protocol import ChunkPlace, ModelFamily
@@ -132,12 +131,7 @@ def _layer_spec(config: TrainerConfig, transformer: TransformerConfig, stage: in
     if transformer.sequence_parallel:
         spec.submodules.input_layernorm = Norm
         spec.submodules.pre_mlp_layernorm = Norm
-    if has_own_attention(config):
-        spec.submodules.self_attention.submodules.core_attention = partial(
-            Attention,
-            alibi=model.position_embedding_type == "alibi",
-            fused=model.attention_backend != "unfused",
-        )
+    spec = with_own_attention(spec, config)
     layers = get_num_layers_to_build(transformer, stage)
     return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=Norm)
 

@@ -18,12 +18,6 @@ def check_family(config: TrainerConfig) -> None:
     _CHECKS[config.model.model_type](config)
 
 
-def _check_bert(config: TrainerConfig) -> None:
-    _check_masked(config)
-    if config.model.transformer_impl == "local" and config.model.attention_backend not in ("auto", "local"):
-        raise UsageError("--model-type bert takes --attention-backend auto or local")
-
-
 def _check_t5(config: TrainerConfig) -> None:
     _check_masked(config)
     model, training, tensor = config.model, config.training, config.parallel.tensor_model_parallel_size
@@ -76,4 +70,4 @@ _GPT_ALONE: Mapping[str, Any] = {
     for name in ("num_experts", "qk_layernorm", "rotary_base", "use_rope_scaling")
 }
 """megatron-core's other models would pass over these without a word."""
-_CHECKS: Mapping[str, Callable[[TrainerConfig], None]] = {"gpt": lambda _: None, "bert": _check_bert, "t5": _check_t5}
+_CHECKS: Mapping[str, Callable[[TrainerConfig], None]] = {"gpt": lambda _: None, "bert": _check_masked, "t5": _check_t5}

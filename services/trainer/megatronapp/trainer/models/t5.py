@@ -23,6 +23,7 @@ from megatronapp.trainer.config import ModelConfig, TrainerConfig
 from megatronapp.trainer.data.datasets import DatasetKind
 from megatronapp.trainer.data.masked import t5_dataset
 from megatronapp.trainer.models import sizes
+from megatronapp.trainer.models.attention import with_own_attention
 from megatronapp.trainer.models.losses import masked_loss, to_device
 from megatronapp.trainer.models.norm import Norm, with_own_norm
 from megatronapp.trainer.models.protocol import ChunkPlace, ModelFamily
@@ -60,7 +61,7 @@ class T5:
         model = config.model
         of_encoder = copy.copy(transformer)
         of_encoder.num_layers = model.num_layers
-        encoder, decoder = _block_specs(model)
+        encoder, decoder = _block_specs(config)
         return T5Model(
             config=transformer,
             encoder_config=of_encoder,
@@ -73,6 +74,8 @@ class T5:
             share_embeddings_and_output_weights=place.tied,
             position_embedding_type=model.position_embedding_type,
             rotary_percent=model.rotary_percent,
+            relative_attention_num_buckets=model.relative_attention_num_buckets,
+            relative_attention_max_distance=model.relative_attention_max_distance,
         )
 
     def reads(self, chunk: torch.nn.Module, config: TrainerConfig) -> bool:
@@ -133,8 +136,9 @@ def _pairs(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     return queries[:, None, :, None] & keys[:, None, None, :]
 
 
-def _block_specs(model: ModelConfig) -> tuple[Any, Any]:
+def _block_specs(config: TrainerConfig) -> tuple[Any, Any]:
     """Of the encoder and of the decoder."""
+    model = config.model
     layers, decoding = model.num_layers, decoder_layers(model)
     if model.transformer_impl == "transformer_engine":
         return (
@@ -143,8 +147,9 @@ def _block_specs(model: ModelConfig) -> tuple[Any, Any]:
         )
     # megatron-core's own local blocks end without a norm where Transformer Engine is not installed.
     norms = ("input_layernorm", "pre_mlp_layernorm")
-    encoder = with_own_norm(encoder_model_with_local_spec(), *norms)
+    encoder = with_own_attention(with_own_norm(encoder_model_with_local_spec(), *norms), config)
     decoder = with_own_norm(decoder_model_with_local_spec(), *norms, "pre_cross_attn_layernorm")
+    decoder = with_own_attention(decoder, config)
     return (
         TransformerBlockSubmodules(layer_specs=[encoder] * layers, layer_norm=Norm),
         TransformerBlockSubmodules(layer_specs=[decoder] * decoding, layer_norm=Norm),
