@@ -215,12 +215,12 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], until: float) -> bool:
 
 def _failures(ranks: Sequence[subprocess.Popen[bytes]], folder: Path) -> str:
     """Exit codes, and of each rank that did not end well the last lines."""
-    told = [str([each.returncode for each in ranks])]
+    parts = [str([each.returncode for each in ranks])]
     for number, each in enumerate(ranks):
         if each.returncode:
             lines = (folder / f"{number}.txt").read_text(errors="replace").splitlines()
-            told += [f"rank {number}:", *lines[-SAID_LINES:]]
-    return "\n".join(told)
+            parts += [f"rank {number}:", *lines[-SAID_LINES:]]
+    return "\n".join(parts)
 
 
 def main() -> int:
