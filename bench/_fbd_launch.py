@@ -181,7 +181,7 @@ def played(run: Run, limit_seconds: float) -> list[Record]:
                     os.killpg(each.pid, signal.SIGKILL)
                 each.wait()
         if not ended or any(each.returncode for each in ranks):
-            raise RunError(f"{'exit code' if ended else 'no end in time;'} {_said(ranks, folder)}")
+            raise RunError(f"{'exit code' if ended else 'no end in time;'} {_failures(ranks, folder)}")
         return [Record(**json.loads((folder / f"{rank}.json").read_text())) for rank in range(len(ranks))]
 
 
@@ -213,14 +213,14 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], until: float) -> bool:
     return True
 
 
-def _said(ranks: Sequence[subprocess.Popen[bytes]], folder: Path) -> str:
+def _failures(ranks: Sequence[subprocess.Popen[bytes]], folder: Path) -> str:
     """Exit codes, and of each rank that did not end well the last lines."""
-    said = [str([each.returncode for each in ranks])]
+    parts = [str([each.returncode for each in ranks])]
     for number, each in enumerate(ranks):
         if each.returncode:
             lines = (folder / f"{number}.txt").read_text(errors="replace").splitlines()
-            said += [f"rank {number}:", *lines[-SAID_LINES:]]
-    return "\n".join(said)
+            parts += [f"rank {number}:", *lines[-SAID_LINES:]]
+    return "\n".join(parts)
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from megatronapp.trainer.plugins.base import Plugin
 from megatronapp.trainer.plugins.fbd import FbdPlugin
 from megatronapp.trainer.plugins.fbd import plan as flags
 from megatronapp.trainer.plugins.fbd.roles import Role
-from tests.support.disaggregated import FBD, RECOMPUTE, Case
+from tests.support.disaggregated import RECOMPUTE, Case
 from tests.support.forked import run_forked
 from tests.support.varied_orders import Trained, trained
 
@@ -42,11 +42,10 @@ def _trained_on(devices: tuple[int, ...], asked: str, *plugins: type[Plugin]) ->
 
 
 def assert_bitwise_stocks(case: Case, devices: tuple[int, ...]) -> None:
-    mode = "--fbd-mode linears" if case.linears else ""
     beside = case.layout.replace(flags.APART, "") + ("" if case.linears else f" {RECOMPUTE}")
 
     stock = on_devices(tuple(range(case.pipeline)), beside)
-    every = on_devices(devices, f"{case.layout} {FBD} {mode} {case.forward}", FbdPlugin)
+    every = on_devices(devices, case.asked, FbdPlugin)
 
     chosen = [every[rank] for rank in case.roles.ranks(Role.BACKWARD)]
     assert [each.gradients for each in chosen] == [each.gradients for each in stock]

@@ -61,6 +61,11 @@ class Case:
         return " ".join(f"--forward-{name}-model-parallel-size {size}" for name, size in sizes.items() if size)
 
     @property
+    def asked(self) -> str:
+        """Flags of all ranks."""
+        return f"{self.layout} {FBD} {'--fbd-mode linears' if self.linears else ''} {self.forward}"
+
+    @property
     def roles(self) -> Roles:
         forward = Grid(tensor=self.forward_tensor or self.tensor, pipeline=self.forward_pipeline or self.pipeline)
         backward, apart = Grid(tensor=self.tensor, pipeline=self.pipeline), "--fbd-roles-apart" in self.flags
@@ -80,9 +85,8 @@ class Case:
 
     def disaggregated(self, steps: int, *plugins: type[Plugin], more: str = "") -> list[Trained]:
         """The backward ranks, in the order of stock's; the forward ones have no loss and no gradient."""
-        flags = f"{self.layout} {FBD} {'--fbd-mode linears' if self.linears else ''} {self.forward} {more}"
         run = partial(trained, steps=steps)
-        every = run_forked(self.ranks, run, flags, FbdPlugin, *plugins, timeout=200 + 2 * steps)
+        every = run_forked(self.ranks, run, f"{self.asked} {more}", FbdPlugin, *plugins, timeout=200 + 2 * steps)
         for rank in self.roles.ranks(Role.FORWARD):
             assert not every[rank].losses
             assert not every[rank].gradients

@@ -27,7 +27,12 @@ pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not ins
 pytestmark = pytest.mark.exhaustive
 
 STEPS = 1000
-SPLIT = Case("", pipeline=2)
+SPLIT = {
+    "input": Case("", pipeline=2),
+    "linears": Case("", pipeline=1, linears=True),
+    "input, DP 2": Case("--use-distributed-optimizer --global-batch-size 16", pipeline=2, data=2, forward_pipeline=1),
+}
+VICTIMS = [(name, rank) for name, case in SPLIT.items() for rank in range(case.ranks)]
 WITHIN_SECONDS = {signal.SIGKILL: 2.0, signal.SIGSTOP: 12.0}
 SPREAD_SECONDS = 2.0
 """Over so long the moments are spread: many steps."""
@@ -62,11 +67,11 @@ class Ending(Plugin):
         os.kill(os.getpid(), self.number)
 
 
-def error_of(victim: int, number: signal.Signals, seconds: float, noted: Path) -> tuple[float, str]:
+def error_of(name: str, victim: int, number: signal.Signals, seconds: float, noted: Path) -> tuple[float, str]:
     """When this rank's run broke off, and with which error."""
     Ending.victim, Ending.number, Ending.seconds, Ending.noted = victim, number, seconds, noted
     try:
-        trained(f"{SPLIT.layout} --forward-backward-disaggregating", FbdPlugin, Late, Ending, steps=STEPS)
+        trained(SPLIT[name].asked, FbdPlugin, Late, Ending, steps=STEPS)
     except Exception as error:  # noqa: BLE001  (whoever waits in gloo gets its error)
         return time.time(), str(error)
     return time.time(), ""
@@ -75,19 +80,19 @@ def error_of(victim: int, number: signal.Signals, seconds: float, noted: Path) -
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("moment", range(MOMENTS))
 @pytest.mark.parametrize("number", WITHIN_SECONDS, ids=["killed", "stopped"])
-@pytest.mark.parametrize("victim", range(SPLIT.ranks))  # rank 0 holds the store, too
+@pytest.mark.parametrize(("name", "victim"), VICTIMS)  # rank 0 holds the store, too
 def test_who_ends_at_a_random_moment_is_named_in_time(
-    tmp_path: Path, victim: int, number: signal.Signals, moment: int
+    tmp_path: Path, name: str, victim: int, number: signal.Signals, moment: int
 ) -> None:
-    seconds = random.Random(f"{victim} {number} {moment}").uniform(0, SPREAD_SECONDS)
-    noted = tmp_path / "ended"
+    seconds = random.Random(f"{name} {victim} {number} {moment}").uniform(0, SPREAD_SECONDS)
+    noted, case = tmp_path / "ended", SPLIT[name]
 
     run = partial(error_of, seconds=seconds, noted=noted)
-    said = run_forked(SPLIT.ranks, run, victim, number, may_die=[victim])
+    said = run_forked(case.ranks, run, name, victim, number, may_die=[victim])
     ended = float(noted.read_text())
 
     survivors = [each for rank, each in enumerate(said) if rank != victim]
     assert all(error for _, error in survivors)
-    named = f"rank {victim} ({SPLIT.roles.place(victim)}) is lost"
+    named = f"rank {victim} ({case.roles.place(victim)}) is lost"
     assert any(named in error for _, error in survivors), survivors
     assert min(at for at, error in survivors if named in error) - ended < WITHIN_SECONDS[number]

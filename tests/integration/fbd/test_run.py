@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import subprocess
@@ -73,6 +74,49 @@ def test_a_forward_rank_that_is_asked_to_end_ends_all_and_stock_goes_on_where_it
     assert 2 <= stopped < 6
     assert begun.losses + more.losses + rest.losses == whole
     assert [each.step for each in begun.evaluations] == list(range(2, stopped + 1, 2))
+
+
+class Broken(Plugin):
+    """The loss of the fourth pass is no number."""
+
+    name = "broken"
+    passes = 0
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
+        return cls()
+
+    def forward_step(self, function: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            output, loss_of = function(*args, **kwargs)
+            self.passes += 1
+            return output, self._lost(loss_of) if self.passes == 4 else loss_of
+
+        return run
+
+    @staticmethod
+    def _lost(loss_of: Any) -> Any:
+        def lost(*args: Any) -> Any:
+            total, tokens, logged = loss_of(*args)
+            return total * math.nan, tokens, logged * math.nan
+
+        return lost
+
+
+def run_broken(flags: str, steps: int) -> list[float | None]:
+    recording = train(f"{TINY} --train-iters {steps} {flags}", plugins=(FbdPlugin, Broken))
+    return [each.loss for each in recording.steps]
+
+
+@pytest.mark.parametrize("policy", ["skip", "rollback"])
+def test_the_step_after_one_that_is_left_out_or_gone_back_from_has_stocks_weights(tmp_path: Path, policy: str) -> None:
+    flags = f"--global-batch-size 2 --nan-policy {policy} --save-interval 2 --save {tmp_path}"
+
+    stock = run_forked(2, run_broken, f"{TWO} {flags}/stock", 6)[-1]
+    chosen = run_forked(3, run_broken, f"{SPLIT} {flags}/chosen", 6)[-1]
+
+    assert chosen == stock
+    assert [loss is None for loss in chosen] == [False] * 3 + [True] + [False] * 2
 
 
 @pytest.mark.parametrize(

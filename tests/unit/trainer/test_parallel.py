@@ -8,6 +8,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
+from megatronapp.core.errors import UsageError
 from megatronapp.trainer import parallel
 from megatronapp.trainer.environment import Environment
 
@@ -32,3 +33,11 @@ def test_a_cpu_build_beside_gpus_is_warned_of_once(
 
     assert device.type == "cpu"
     assert [entry["event"] for entry in logged] == warned
+
+
+def test_more_ranks_than_the_host_has_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+    with pytest.raises(UsageError, match="local rank 2 has no GPU: the host shows 2; start no more ranks per host"):
+        parallel._device(Environment(local_rank=2))

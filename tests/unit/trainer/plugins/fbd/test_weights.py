@@ -24,8 +24,10 @@ class FakeLink:
         self.roles = Roles.of(2, Grid(tensor=1, pipeline=1), Grid(tensor=1, pipeline=1))
         self.place, self.twins = self.roles.place(0), (self.roles.place(1),)
         self.posted: list[int] = []
+        self.turns: set[int] = set()
 
-    def receive(self, tensor: torch.Tensor, twin: Any, kind: Any, **tag: int) -> int:
+    def receive(self, tensor: torch.Tensor, twin: Any, kind: Any, *, turn: int, **tag: Any) -> int:
+        self.turns.add(turn)
         self.posted.append(tag["microbatch"])
         return len(self.posted)
 
@@ -45,7 +47,7 @@ def receiving(link: Any) -> Receiving:
 def test_what_fits_is_received_at_once_in_the_order_of_first_use() -> None:
     link = FakeLink()
 
-    receiving(link).post()
+    receiving(link).post(turn=0)
 
     assert link.posted == [0, 1, 2, 3]
 
@@ -55,7 +57,7 @@ def test_no_more_is_on_its_way_than_the_engine_keeps_memory_for(monkeypatch: pyt
     link = FakeLink()
     coming = receiving(link)
 
-    coming.post()
+    coming.post(turn=0)
     begun = list(link.posted)
     coming.wait(EMBEDDING)
     moved_up = list(link.posted)
@@ -63,3 +65,15 @@ def test_no_more_is_on_its_way_than_the_engine_keeps_memory_for(monkeypatch: pyt
 
     assert (begun, moved_up) == ([0], [0, 1])
     assert link.posted == [0, 1, 2]  # the first layer's were not waited for
+
+
+def test_what_moves_up_later_is_received_from_the_turn_in_which_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "AHEAD_BYTES", 1)
+    link = FakeLink()
+    coming = receiving(link)
+
+    coming.post(turn=7)
+    coming.finish()
+
+    assert link.posted == [0, 1, 2, 3]
+    assert link.turns == {7}

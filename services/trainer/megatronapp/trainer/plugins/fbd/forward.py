@@ -1,6 +1,6 @@
 """The forward world: forward passes alone, without gradients, for the backward world to run again from.
 
-A step: the weights that the optimizer has changed come in, layer by layer as they are needed; each microbatch goes
+A step: the weights that the optimizer has changed have come or come in, layer by layer as needed; each microbatch goes
 through this stage's layers and on to the next stage; what comes out of the layer before a backward part goes to that
 part's ranks. Each part may have a few outputs on their way, then the stage waits until the oldest is received. In
 *linears* mode what each linear makes is sent, too.
@@ -178,6 +178,7 @@ class ForwardLoop(Runner):
                 self._store.set(STOP_KEY, "1")
                 asked = True
             go = self._next()
+        self._weights.finish()
         self._hooks.training_end()
         self._hooks.phase_begin(Phase.PAUSE)
 
@@ -191,13 +192,14 @@ class ForwardLoop(Runner):
     def _run(self, go: Go) -> None:
         self._hooks.step_begin(go.step)
         if go.weights:
-            self._weights.post()
+            self._weights.post(self._link.turn - 1)
         with torch.no_grad():
             self._pass(go.step)
         self._outputs.finish()
         if self._linears is not None:
             self._linears.finish()
         self._link.check()
+        self._weights.post(self._link.turn)
         self._hooks.step_end(go.step, None)
 
     def _pass(self, step: int) -> None:

@@ -1,13 +1,13 @@
 """The engine that joins the two worlds: the messages between a replica's forward and backward ranks.
 
-    go        backward → forward   before each step: its number, the position in the data, whether weights follow;
-                                   step 0 is the end
-    weights   backward → forward   what the optimizer has changed
+    go        backward → forward   before each step: its number, the position in the data, whether weights were sent
+                                   before the first one; step 0 is the end
+    weights   backward → forward   after each step: what the optimizer has changed
     input     forward → backward   the input of a part of the model for a microbatch
     linears   forward → backward   in *linears* mode, what each linear layer makes of a microbatch
 
 Nobody coordinates: a message moves when its receiver has posted, so that receives are the sender's credits. A turn is
-one step, counted alike on both sides; it is the tags' round.
+one step, counted alike on both sides; it is the tags' round. What is sent before the first step has the turn 0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = get_logger(__name__)
 
 POLL_SECONDS = 0.02
 PATIENCE_SECONDS = 30 * 24 * 3600.0
-"""For the next step: an evaluation or a checkpoint takes as long as it takes."""
+"""For what waits for the next step: an evaluation or a checkpoint takes as long as it takes."""
 
 
 class Go(NamedTuple):
@@ -41,7 +41,7 @@ class Go(NamedTuple):
     consumed_samples: int
     """Before the first step; the forward world counts on by itself."""
     weights: int
-    """Whether they follow: 0 or 1."""
+    """Whether they were sent before the step, which is the first: 0 or 1."""
 
     def tensor(self) -> torch.Tensor:
         """int64 [3]"""
@@ -68,23 +68,33 @@ class Link:
         self._engine = connected_engine(
             config, environment, store, ranks, receive_pool_bytes=receive_bytes * len(ranks)
         )  # each twin gets an equal share
-        self._turn = 0
+        self.turn = 0
 
     # ---- messages
 
     def begin_turn(self) -> None:
-        self._turn = self._engine.begin_round()
+        self.turn = self._engine.begin_round()
 
-    def send(self, tensor: torch.Tensor, twin: Place, kind: Kind, **tag: int) -> Pending:
+    def send(
+        self, tensor: torch.Tensor, twin: Place, kind: Kind, *, patience_seconds: float | None = None, **tag: int
+    ) -> Pending:
         """A dense tensor, which must not be changed before it was waited for."""
-        rank = self.roles.rank(twin)
-        handle = self._guarded(self._engine.isend, tensor, rank, self._name(kind, tag))
+        rank, name = self.roles.rank(twin), self._name(kind, self.turn, tag)
+        handle = self._guarded(self._engine.isend, tensor, rank, name, deadline_seconds=patience_seconds)
         return Pending(handle=handle, kind=kind, twin=twin, twin_rank=rank, sends=True, of=tag)
 
     def receive(
-        self, tensor: torch.Tensor, twin: Place, kind: Kind, *, patience_seconds: float | None = None, **tag: int
+        self,
+        tensor: torch.Tensor,
+        twin: Place,
+        kind: Kind,
+        *,
+        turn: int | None = None,
+        patience_seconds: float | None = None,
+        **tag: int,
     ) -> Pending:
-        rank, name = self.roles.rank(twin), self._name(kind, tag)
+        """turn: in which it was sent, this one unless another is named."""
+        rank, name = self.roles.rank(twin), self._name(kind, self.turn if turn is None else turn, tag)
         handle = self._guarded(self._engine.irecv, tensor, rank, name, deadline_seconds=patience_seconds)
         return Pending(handle=handle, kind=kind, twin=twin, twin_rank=rank, sends=False, of=tag)
 
@@ -122,8 +132,8 @@ class Link:
 
     # ----
 
-    def _name(self, kind: Kind, fields: dict[str, int]) -> rdma.Tag:
-        tag: rdma.Tag = self._tag(kind, round=self._turn, **fields)
+    def _name(self, kind: Kind, turn: int, fields: dict[str, int]) -> rdma.Tag:
+        tag: rdma.Tag = self._tag(kind, round=turn, **fields)
         return tag
 
     def _wait(self, pending: Pending) -> None:

@@ -214,7 +214,7 @@ class BackwardPlugin(FbdPlugin):
         self._linears: ReceivedLinears | None = None
         self._args = args
         self._sent: list[Pending] = []
-        self._weights_due = False
+        self._loaded = self._weights_due = False
         self._consumed_samples = 0
 
     def models(self, chunks: Sequence[torch.nn.Module]) -> None:
@@ -245,7 +245,7 @@ class BackwardPlugin(FbdPlugin):
         return self._context.pipeline or PipelineMessages(NoTransport(), group, self._context.world)
 
     def training_begin(self, step: int, consumed_samples: int, *, loaded: bool) -> None:
-        self._consumed_samples, self._weights_due = consumed_samples, loaded  # which the forward world begins with
+        self._consumed_samples, self._loaded = consumed_samples, loaded  # which the forward world begins with
         # Now: the wrapped model has moved the parameters to where they stay.
         parameters = shared_parameters(self._chunks, self._transformer, self._plan.partition)
         self._sending = Sending(self._link, self._plan.partition, parameters)
@@ -253,26 +253,39 @@ class BackwardPlugin(FbdPlugin):
     def step_begin(self, step: int) -> None:
         if self._dropout is not None:
             self._dropout.begin_step(step)
+        if self._loaded or self._weights_due:
+            self._send_weights()
         self._link.begin_turn()
-        self._say(Go(step, self._consumed_samples, int(self._weights_due)))
-        if self._weights_due:
-            self._sent = self._sending.send()
+        self._say(Go(step, self._consumed_samples, int(self._loaded)))
+        self._loaded, self._weights_due = False, True
 
     def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> Any:
-            for handle in self._sent:
-                self._link.wait_sent(handle)
-            self._sent = []
-            return step()
+            self._wait_sent()
+            outcome = step()
+            self._send_weights()
+            return outcome
 
         return run
 
+    def _wait_sent(self) -> None:
+        for handle in self._sent:
+            self._link.wait_sent(handle)
+        self._sent = []
+
+    def _send_weights(self) -> None:
+        """Once for each step, as soon as can be: after one without its optimizer's, which was left out or is gone back
+        from, before the next one."""
+        self._wait_sent()
+        self._sent, self._weights_due = self._sending.send(), False
+
     def step_end(self, step: int, progress: Progress | None) -> None:
-        self._weights_due = True
         if self._context.world.rank == 0 and self._store.check([STOP_KEY]):
             self._context.request_stop()
 
     def training_end(self) -> None:
+        if self._weights_due:
+            self._send_weights()
         self._link.begin_turn()
         self._say(Go(0, 0, 0))
         self._link.close()

@@ -3,6 +3,9 @@
 Each parameter goes as messages of its own, without a copy where both hold the same part of it. Both ends name it alike:
 by its layer, 1 to all, the embedding being 0, and by its place among the layer's sorted names. A rank receives from
 those that hold a part of what it needs; what is not split over tensor ranks, from one of them.
+
+They are sent as soon as the optimizer has ended, and received from the end of the forward passes on: what comes between
+two steps hides their way.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.pipeline.partition import Partition
 from megatronapp.trainer.initialize import shard_of, whole_name
-from megatronapp.trainer.plugins.fbd.link import Link, twins_of
+from megatronapp.trainer.plugins.fbd.link import PATIENCE_SECONDS, Link, twins_of
 from megatronapp.trainer.plugins.fbd.pending import Kind, Pending
 from megatronapp.trainer.plugins.fbd.roles import Place
 from megatronapp.trainer.plugins.fbd.slices import nearest
@@ -79,7 +82,14 @@ class Sending:
     def send(self) -> list[Pending]:
         """Those to wait for before parameters may change."""
         return [
-            self.link.send(rows.contiguous(), twin, Kind.WEIGHTS, microbatch=parameter.number, chunk=index)
+            self.link.send(
+                rows.contiguous(),
+                twin,
+                Kind.WEIGHTS,
+                patience_seconds=PATIENCE_SECONDS,
+                microbatch=parameter.number,
+                chunk=index,
+            )
             for parameter in self.parameters
             for twin in self._receivers(parameter)
             for index, rows in enumerate(self._rows(parameter, twin))
@@ -107,12 +117,13 @@ class Receiving:
         self._partition = partition
         self._parameters = parameters
         self._left: deque[Parameter] = deque()
-        self._ahead_bytes = 0
+        self._ahead_bytes = self._turn = 0
         self._coming: defaultdict[int, list[tuple[Pending, torch.Tensor, torch.Tensor]]] = defaultdict(list)
 
-    def post(self) -> None:
-        """Receive all, in the order of first use. Nothing may use the weights before their layer has waited."""
-        self._left = deque(self._parameters)
+    def post(self, turn: int) -> None:
+        """Receive all that was sent in a turn, in the order of first use. Nothing may use weights before their layer
+        has waited."""
+        self._left, self._turn = deque(self._parameters), turn
         self._move_up(EMBEDDING)
 
     def wait(self, layer: int) -> None:
@@ -125,6 +136,11 @@ class Receiving:
                 rows.copy_(received)
         self._move_up(layer)
 
+    def finish(self) -> None:
+        """Wait for all."""
+        for layer in sorted({parameter.layer for parameter in self._parameters}):
+            self.wait(layer)
+
     def _move_up(self, layer: int) -> None:
         """Post this layer's receives, and as many more as may be ahead."""
         while self._left and (self._left[0].layer <= layer or self._ahead_bytes < AHEAD_BYTES):
@@ -134,7 +150,15 @@ class Receiving:
         for twin in self._senders(parameter):
             for index, rows in enumerate(self._rows(parameter, twin)):
                 into = rows if rows.is_contiguous() else rows.new_empty(rows.shape)
-                handle = self._link.receive(into, twin, Kind.WEIGHTS, microbatch=parameter.number, chunk=index)
+                handle = self._link.receive(
+                    into,
+                    twin,
+                    Kind.WEIGHTS,
+                    turn=self._turn,
+                    patience_seconds=PATIENCE_SECONDS,
+                    microbatch=parameter.number,
+                    chunk=index,
+                )
                 self._coming[parameter.layer].append((handle, into, rows))
                 self._ahead_bytes += into.nbytes
 
