@@ -115,7 +115,8 @@ def _compared(setting: Setting) -> dict[str, Any]:
 
 
 def _on_gpus(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    count = ON_CPU_COUNT if options.on_cpu else len(list(Path("/dev").glob("nvidia[0-9]*")))
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting must not start CUDA here
+    count = ON_CPU_COUNT if options.on_cpu else torch.cuda.device_count()
     for names in _alike(options.rows):
         needed = max(way.devices for name in names for way in COMPARISONS[name].ways.values())
         if count < needed:
