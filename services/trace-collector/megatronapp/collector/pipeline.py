@@ -184,7 +184,8 @@ class Pipeline:
         while True:
             timeout = self._settings.flush_seconds if self._condition.store_ok else PROBE_SECONDS
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._flush_now.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self._flush_now.wait()
             self._flush_now.clear()
             try:
                 await self.flush()

@@ -119,7 +119,8 @@ class Notifier:
     async def _claim_for_ever(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._changed.wait()
             self._changed.clear()
             try:
                 await self._judge_silence()

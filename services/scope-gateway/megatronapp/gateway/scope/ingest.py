@@ -77,7 +77,8 @@ class ScopeIngest:
 
     async def _first(self, context: Context) -> bytes:
         try:
-            data = await asyncio.wait_for(context.read(), HELLO_SECONDS)
+            async with asyncio.timeout(HELLO_SECONDS):
+                data = await context.read()
         except TimeoutError as error:
             raise DataError("no hello came; a stream begins with one") from error
         return b"" if data is _END else data
