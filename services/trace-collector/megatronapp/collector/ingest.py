@@ -77,8 +77,7 @@ class TraceIngest:
     async def _hello(self, context: Context) -> Received:
         """Who is speaking: admitted, and in the journal when this returns."""
         try:
-            async with asyncio.timeout(HELLO_SECONDS):
-                data = await context.read()
+            data = await asyncio.wait_for(context.read(), HELLO_SECONDS)
         except TimeoutError as error:
             raise DataError("no Hello came; a stream begins with one") from error
         if data is _END:

@@ -184,8 +184,7 @@ class Pipeline:
         while True:
             timeout = self._settings.flush_seconds if self._condition.store_ok else PROBE_SECONDS
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._flush_now.wait()
+                await asyncio.wait_for(self._flush_now.wait(), timeout)
             self._flush_now.clear()
             try:
                 await self.flush()

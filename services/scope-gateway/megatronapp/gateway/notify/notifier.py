@@ -119,8 +119,7 @@ class Notifier:
     async def _claim_for_ever(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self._changed.wait()
+                await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
             self._changed.clear()
             try:
                 await self._judge_silence()

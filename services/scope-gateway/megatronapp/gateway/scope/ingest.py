@@ -77,8 +77,7 @@ class ScopeIngest:
 
     async def _first(self, context: Context) -> bytes:
         try:
-            async with asyncio.timeout(HELLO_SECONDS):
-                data = await context.read()
+            data = await asyncio.wait_for(context.read(), HELLO_SECONDS)
         except TimeoutError as error:
             raise DataError("no hello came; a stream begins with one") from error
         return b"" if data is _END else data
