@@ -103,9 +103,11 @@ class Detector:
             self.tasks.append(asyncio.create_task(self._keep_share(), name="share"))
 
     async def stop(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        # More than once: asyncio.wait_for, in which redis-py writes, may lose a cancellation (Python 3.11, bpo-37658).
+        while going := [task for task in self.tasks if not task.done()]:
+            for task in going:
+                task.cancel()
+            await asyncio.wait(going, timeout=RETRY_SECONDS)
         self.tasks = []
         await self._outbox.send()
         await self._share.leave()
