@@ -137,9 +137,13 @@ attach-versions: setup-tests
 e2e: setup-tests
 	$(BIN)/pytest -m "e2e and not cluster" $(PART) tests/e2e $(JUNIT)
 
-# On the cluster that KUBECONFIG names, with the images of `make images`; else on the test cluster, where it is at hand
+# On the cluster that KUBECONFIG names, with the images of `make images`; else on the test cluster, where it is at hand.
+# All of it, always: what has passed goes into docs/cluster-tests.md, which a release needs
+CLUSTER_REPORT := $(or $(REPORT),build/cluster.xml)
 e2e-cluster: setup-tests
-	$(BIN)/pytest -m cluster tests/e2e $(JUNIT)
+	@mkdir -p $(dir $(CLUSTER_REPORT)) && rm -f $(CLUSTER_REPORT)
+	-$(BIN)/pytest -m cluster tests/e2e --junit-xml=$(CLUSTER_REPORT)
+	$(BIN)/python -m scripts.cluster_record $(CLUSTER_REPORT)
 
 # The part of it that needs no images of ours: the operator, run beside the cluster
 e2e-operator: setup-tests

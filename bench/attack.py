@@ -32,7 +32,8 @@ CHECK_EVERY = 500
 """Inputs from one look at the innocent to the next."""
 PROGRESS_SECONDS = 15.0
 WATCHDOG_SECONDS = 10 * HANG_SECONDS
-"""Inputs that are executed at once, and a look at the innocent, which take longer end the process."""
+"""Inputs that are executed at once, and a look at the innocent, which take longer end the process; so do a start and an
+end."""
 MAX_GROWTH_BYTES = 1 << 30
 """A target that has taken more is ended at once."""
 MAX_HARMS = 1_000
@@ -59,18 +60,20 @@ class Run:
         make, _ = TARGETS[self.name]
         target = make()
         with tempfile.TemporaryDirectory() as folder:
+            _watch()
             await target.start(Path(folder))
             try:
                 for first in range(0, len(seeds), target.at_once):
                     batch = seeds[first : first + target.at_once]
-                    faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=True)
+                    _watch()
                     await asyncio.gather(*(self._execute(target, seed) for seed in batch))
                     await self._inspect(target, len(batch))
                     if self._ends():
                         break
             finally:
-                faulthandler.cancel_dump_traceback_later()
+                _watch()
                 await target.stop()
+                faulthandler.cancel_dump_traceback_later()
         self._report()
         self.seen += getattr(target, "seen", Counter())
         return not self.harms
@@ -121,6 +124,11 @@ class Run:
             f"memory +{grown >> 20} MiB",
             flush=True,
         )
+
+
+def _watch() -> None:
+    """From now on, until the next call."""
+    faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

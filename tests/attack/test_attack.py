@@ -228,7 +228,7 @@ def test_the_long_form_ends_a_target_that_takes_memory_or_only_harms(
     assert run.executions <= (4 if grows else attack_bench.MAX_HARMS)
 
 
-def test_the_long_form_waits_for_each_input_alone_however_long_all_take(
+def test_the_long_form_waits_for_each_input_and_for_start_and_end_alone_however_long_all_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     armed: list[float] = []
@@ -237,4 +237,4 @@ def test_the_long_form_waits_for_each_input_alone_however_long_all_take(
 
     asyncio.run(attack_bench.Run("endless", tmp_path / "failures.jsonl").attack(range(3)))
 
-    assert armed == [attack_bench.WATCHDOG_SECONDS] * 3
+    assert armed == [attack_bench.WATCHDOG_SECONDS] * (1 + 3 + 1)

@@ -31,6 +31,10 @@ class RedisServer:
                 client.ping()
                 break
             except redis.ConnectionError:
+                if self.process.poll() is not None:  # what may answer then is another's
+                    raise RuntimeError(
+                        f"redis-server ended with {self.process.returncode}: port {self.port}?"
+                    ) from None
                 time.sleep(0.05)
         else:
             raise RuntimeError("redis-server did not start")
@@ -39,5 +43,9 @@ class RedisServer:
     def stop(self) -> None:
         if self.process:
             self.process.terminate()
-            self.process.wait(10)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
             self.process = None

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scripts.cluster_record import RECORD
+
 ROOT = Path(__file__).resolve().parents[3]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 TAG_ALONE = "startsWith(github.ref, 'refs/tags/v')"
@@ -70,6 +72,11 @@ def checkout(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {VERSION}\n")
+    life = tmp_path / "tests/e2e/kubernetes/test_life.py"
+    life.parent.mkdir(parents=True)
+    life.write_text("pytestmark = [pytest.mark.cluster]\n")
+    (tmp_path / RECORD).parent.mkdir(exist_ok=True)
+    (tmp_path / RECORD).write_text(f"# Cluster tests of {VERSION}\n\n| `{life.relative_to(tmp_path)}` | 30 | 400 |\n")
     return tmp_path
 
 
@@ -90,6 +97,19 @@ def test_a_tag_of_another_version_is_no_release(checkout: Path) -> None:
     assert refused(checkout, "v9.9.9") == [
         *(f"release-version: {part} says {VERSION}, the tag says 9.9.9" for part in parts),
         "release-version: CHANGELOG.md has no section 9.9.9",
+        f"release-version: {RECORD} is not of 9.9.9; make e2e-cluster writes it when all of them have passed",
+    ]
+
+
+def test_a_version_whose_cluster_tests_were_not_all_played_is_no_release(checkout: Path) -> None:
+    new = "tests/e2e/kubernetes/test_new.py"
+    (checkout / new).write_text("@pytest.mark.cluster\n")
+
+    assert refused(checkout, f"v{VERSION}") == [f"release-version: {RECORD} has not {new}"]
+
+    (checkout / RECORD).unlink()
+    assert refused(checkout, f"v{VERSION}") == [
+        f"release-version: {RECORD} is not of {VERSION}; make e2e-cluster writes it when all of them have passed"
     ]
 
 

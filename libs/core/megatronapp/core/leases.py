@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from redis import asyncio as redis_asyncio
 from redis.exceptions import RedisError
 
 from megatronapp.core.errors import UnavailableError
+from megatronapp.core.redis_client import connect
 
 _HOLD = """
 local mine = {}
@@ -45,7 +45,7 @@ class Leases:
 
     def __init__(self, url: str, kind: str, holder: str, seconds: float, *, prefix: str = "megatronapp") -> None:
         self.holder, self.seconds = holder, seconds
-        self._redis = redis_asyncio.Redis.from_url(url, socket_timeout=seconds / 2, socket_connect_timeout=seconds / 2)
+        self._redis = connect(url, seconds / 2, seconds / 2)
         self._place = f"{prefix}:{kind}"
         self._hold = self._redis.register_script(_HOLD)
         self._release = self._redis.register_script(_RELEASE)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
-from redis import asyncio as redis_asyncio
 from redis.exceptions import RedisError
 
 from megatronapp.core.errors import UnavailableError
+from megatronapp.core.redis_client import connect
 
 TIMEOUT_SECONDS = 2.0
 
@@ -18,10 +17,7 @@ class Registry:
     """Of one kind of values. Methods raise UnavailableError."""
 
     def __init__(self, url: str, kind: str, *, prefix: str = "megatronapp") -> None:
-        # Of bytes: its stubs can't tell from texts.
-        self._redis: Any = redis_asyncio.Redis.from_url(
-            url, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS
-        )
+        self._redis = connect(url, TIMEOUT_SECONDS, TIMEOUT_SECONDS)
         self._place = f"{prefix}:{kind}:"
 
     async def put(self, name: str, value: bytes, seconds: float) -> None:

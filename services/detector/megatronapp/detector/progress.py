@@ -181,6 +181,9 @@ class Progress:
 
     def stall(self) -> Stall | None:
         """Who hangs, once nothing has moved for longer than the job's usual pauses explain, or it is certain."""
+        if self._goes_on:
+            self._program, self._program_unix_ns, self._stall = (), 0, None
+            return None
         late = self.stalled_seconds > self._patience_seconds or self._overdue()
         certain = (late and not self._leaving) or self._differing() or self._halted()
         if self._closed == len(self._ranks) or not certain:
@@ -188,6 +191,12 @@ class Progress:
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
             self._stall = self._renewed_stall()
         return self._stall
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether there is nothing to look at, as after nearly every heartbeat: all are there, and something moves."""
+        stalled = self.stalled_seconds
+        return stalled <= CERTAIN_SECONDS and stalled <= self._allowed_seconds and not self._lost and not self._closed
 
     @property
     def _leaving(self) -> bool:

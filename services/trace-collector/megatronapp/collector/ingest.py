@@ -21,6 +21,7 @@ from megatronapp.core.auth import Authenticator, PodClaim, bearer
 from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.rpc import STATUS, aborting
+from megatronapp.core.trace.columns import NOTHING
 from megatronapp.core.trace.stream import REFUSED_AFTER
 from megatronapp.core.trace.validate import check_identity
 from megatronapp.v1 import trace_pb2
@@ -88,7 +89,7 @@ class TraceIngest:
         identity = message.hello.identity
         check_identity(identity)
         arrival_ns = self._pipeline.arrival_of_hello(identity, time.time_ns())
-        received = from_wire(Sender.of(identity), message, data, arrival_ns)
+        received = from_wire(Sender.of(identity), (message, NOTHING), data, arrival_ns)
         claim = PodClaim(identity.job, identity.run, identity.attempt, message.hello.placement.node)
         grant = await self._authenticator.pod(bearer(context.invocation_metadata()), claim)
         self._pipeline.admit(identity, may_open_run=grant.may_open_run)
@@ -119,9 +120,9 @@ class TraceIngest:
         last = 0
         while (data := await context.read()) is not _END:
             try:
-                for message, own in unbundled(data):
-                    received = _following(last, from_wire(sender, message, own, time.time_ns()))
-                    last = message.seq
+                for read, own in unbundled(data):
+                    received = _following(last, from_wire(sender, read, own, time.time_ns()))
+                    last = received.message.seq
                     await self._take(received, replies)
             except DataError:
                 context.set_trailing_metadata(((REFUSED_AFTER, str(last)),))

@@ -9,7 +9,8 @@ from google.protobuf.message import DecodeError
 
 from megatronapp.collector import envelope
 from megatronapp.core.errors import DataError
-from megatronapp.core.trace.columns import Columns
+from megatronapp.core.trace.columns import NOTHING, Columns
+from megatronapp.core.trace.skim import Skimmed, skim
 from megatronapp.core.trace.validate import check_rank_message, understand
 from megatronapp.v1 import trace_pb2
 
@@ -85,19 +86,26 @@ def from_record(record: bytes) -> Received:
     return Received(sender, message, *understand(message), (record,), len(record), rank_message.received_unix_ns)
 
 
-def unbundled(data: bytes) -> Iterator[tuple[trace_pb2.TraceMessage, bytes]]:
+def unbundled(data: bytes) -> Iterator[tuple[Skimmed, bytes]]:
     """The message that came, or those of a bundle, each with its bytes. Raises DataError."""
-    message = parse(data)
+    first = read(data)
+    message = first[0]
     if not message.HasField("bundle"):
-        yield message, data
+        yield first, data
     elif not message.bundle.messages:
         raise DataError("an empty bundle")
     for each in message.bundle.messages:
-        yield parse(each), each
+        yield read(each), each
 
 
-def from_wire(sender: Sender, message: trace_pb2.TraceMessage, data: bytes, received_unix_ns: int) -> Received:
-    """`message` as it came, in the bytes `data`. Raises DataError."""
-    kind, columns = understand(message)
+def read(data: bytes) -> Skimmed:
+    """A message, and its columns that stay in the bytes that came. Raises DataError."""
+    return skim(data) or (parse(data), NOTHING)
+
+
+def from_wire(sender: Sender, read: Skimmed, data: bytes, received_unix_ns: int) -> Received:
+    """What was read of the bytes `data`. Raises DataError."""
+    message, beside = read
+    kind, columns = understand(message, beside)
     record = envelope.wrap(sender.head, data, received_unix_ns)
     return Received(sender, message, kind, columns, record, sum(map(len, record)), received_unix_ns)

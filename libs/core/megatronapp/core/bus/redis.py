@@ -13,6 +13,7 @@ from redis.exceptions import RedisError, ResponseError
 from megatronapp.core.bus.base import KEPT_MESSAGES, READ_COUNT, Message, kept
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.redis_client import connect
 
 log = get_logger(__name__)
 
@@ -36,10 +37,7 @@ class RedisBus:
     """
 
     def __init__(self, url: str, *, max_messages: int = KEPT_MESSAGES, prefix: str = "megatronapp") -> None:
-        pool = redis_asyncio.BlockingConnectionPool.from_url(
-            url, max_connections=MAX_CONNECTIONS, timeout=20, socket_timeout=10, socket_connect_timeout=5
-        )
-        self._redis = redis_asyncio.Redis(connection_pool=pool)
+        self._redis: redis_asyncio.Redis = connect(url, 10.0, 5.0, MAX_CONNECTIONS)
         # As they come: the client would make a dict of each entry, which takes longer than reading it.
         for command in ("XREAD", "XREADGROUP", "XREVRANGE", "XAUTOCLAIM"):
             self._redis.set_response_callback(command, cast("Any", _as_it_is))

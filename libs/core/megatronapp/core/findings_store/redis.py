@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from redis import asyncio as redis_asyncio
 from redis.exceptions import RedisError
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.findings_store.base import Row
+from megatronapp.core.redis_client import connect
 
 MAX_CONNECTIONS = 8
 """More callers wait for one of them."""
@@ -23,10 +23,7 @@ class RedisBackend:
     """See `Backend` for what it promises."""
 
     def __init__(self, url: str, *, prefix: str = "megatronapp") -> None:
-        pool = redis_asyncio.BlockingConnectionPool.from_url(
-            url, max_connections=MAX_CONNECTIONS, timeout=20, socket_timeout=10, socket_connect_timeout=5
-        )
-        self._redis: Any = redis_asyncio.Redis(connection_pool=pool)
+        self._redis = connect(url, 10.0, 5.0, MAX_CONNECTIONS)
         self._rows, self._bodies = f"{prefix}:findings-store:rows", f"{prefix}:findings-store:bodies"
         self._lists = f"{prefix}:findings-store:annotations:"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from megatronapp.core.trace.limits import MAX_ROWS
 from megatronapp.v1 import trace_pb2
 
 Column = npt.NDArray[np.integer[Any]]
+Data = bytes | memoryview
+NOTHING: Mapping[str, memoryview] = MappingProxyType({})
 Dtype = np.dtype[np.integer[Any]]
 
 SPAN_DTYPES: dict[str, Dtype] = {
@@ -95,13 +98,23 @@ class Columns(Mapping[str, Column]):
 
     __slots__ = ("_data", "_dtypes", "base_ns", "rows")
 
-    def __init__(self, message: Message, dtypes: Mapping[str, Dtype], rows: int, base_ns: int = 0) -> None:
+    def __init__(
+        self,
+        message: Message,
+        dtypes: Mapping[str, Dtype],
+        rows: int,
+        base_ns: int = 0,
+        beside: Mapping[str, Data] = NOTHING,
+    ) -> None:
+        """beside: columns that are not in the message (skim.py)."""
         if rows > MAX_ROWS:
             raise DataError(f"a message holds {rows} rows; at most {MAX_ROWS} are accepted")
         self.rows = rows
         self.base_ns = base_ns
         self._dtypes = dtypes
-        self._data: dict[str, bytes] = {name: data for name in dtypes if (data := getattr(message, name))}
+        self._data: dict[str, Data] = {
+            name: data for name in dtypes if (data := beside.get(name) or getattr(message, name))
+        }
         for name, data in self._data.items():
             if len(data) not in _lengths(rows, dtypes[name].itemsize):
                 needed = ", ".join(map(str, _lengths(rows, dtypes[name].itemsize)))
@@ -123,7 +136,7 @@ class Columns(Mapping[str, Column]):
         """The column's own type."""
         return self._dtypes[name]
 
-    def data(self, name: str) -> bytes:
+    def data(self, name: str) -> Data:
         """The column's bytes as they came; empty: none everywhere."""
         return self._data.get(name, b"")
 
@@ -205,7 +218,7 @@ def joined_summaries(summaries: Sequence[trace_pb2.StepSummary]) -> dict[str, Co
     return table
 
 
-def _join(data: Sequence[bytes], rows: npt.NDArray[np.int64], name: str, dtype: Dtype) -> Column:
+def _join(data: Sequence[Data], rows: npt.NDArray[np.int64], name: str, dtype: Dtype) -> Column:
     """The values of one column of messages with that many rows each. Raises DataError for a wrong length."""
     if not any(data):
         return np.full(rows.sum(), NONE.get(name, 0), dtype)
@@ -226,12 +239,12 @@ def _join(data: Sequence[bytes], rows: npt.NDArray[np.int64], name: str, dtype: 
 NO_COLUMNS = Columns(trace_pb2.TraceBatch(), SPAN_DTYPES, 0)
 
 
-def span_columns(batch: trace_pb2.TraceBatch, offset_ns: int = 0) -> Columns:
-    """The batch's columns, each of `batch.count` rows; times moved by `offset_ns`.
+def span_columns(batch: trace_pb2.TraceBatch, offset_ns: int = 0, beside: Mapping[str, Data] = NOTHING) -> Columns:
+    """The batch's columns, each of `batch.count` rows; times moved by `offset_ns`. beside: those that are not in it.
 
     Raises DataError when a column's length does not fit, or a name index points nowhere.
     """
-    columns = Columns(batch, SPAN_DTYPES, batch.count, batch.base_ns + offset_ns)
+    columns = Columns(batch, SPAN_DTYPES, batch.count, batch.base_ns + offset_ns, beside)
     _check_names(columns, len(batch.names))
     return columns
 

@@ -197,7 +197,10 @@ class Membership:
         """The process, if it is its rank's."""
         rank = process.rank
         known = self._processes[rank]
-        newest = process if len(known) == 1 else max(known.values(), key=lambda each: each.order)
+        if len(known) == 1:
+            self._ranks[rank] = process
+            return process
+        newest = max(known.values(), key=lambda each: each.order)
         self._ranks[rank] = newest
         if len(known) > KEPT_PROCESSES:
             del known[min(known.values(), key=lambda each: each.order).identity.incarnation]

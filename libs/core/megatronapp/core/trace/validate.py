@@ -32,10 +32,12 @@ from megatronapp.core.trace.checks import (
 )
 from megatronapp.core.trace.columns import (
     NO_COLUMNS,
+    NOTHING,
     SPAN_DTYPES,
     SUMMARY_DTYPES,
     Column,
     Columns,
+    Data,
     span_columns,
     summary_columns,
 )
@@ -110,18 +112,23 @@ def check_sent(sender: Identity | trace_pb2.Identity, message: trace_pb2.RankMes
     _understand(body, kind)
 
 
-def understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
-    """The message's kind and its columns, which have no rows unless it is a batch or a summary.
+def understand(message: trace_pb2.TraceMessage, beside: Mapping[str, Data] = NOTHING) -> tuple[str, Columns]:
+    """The message's kind and its columns, which have no rows unless it is a batch or a summary. beside: columns of a
+    batch that are not in the message.
 
     Raises DataError as check_message does.
     """
     kind = message.WhichOneof("body")
     if kind == "hello":
         check_identity(message.hello.identity)
-    return _understand(message, kind)
+    return _understand(message, kind, beside)
 
 
-def _understand(message: trace_pb2.TraceMessage | trace_pb2.SentTraceMessage, kind: str | None) -> tuple[str, Columns]:
+def _understand(
+    message: trace_pb2.TraceMessage | trace_pb2.SentTraceMessage,
+    kind: str | None,
+    beside: Mapping[str, Data] = NOTHING,
+) -> tuple[str, Columns]:
     if kind is None:
         raise DataError("a message without a body; the sender is newer than this service")
     if kind == "bundle":
@@ -132,7 +139,7 @@ def _understand(message: trace_pb2.TraceMessage | trace_pb2.SentTraceMessage, ki
     elif kind == "heartbeat":
         check_heartbeat(message.heartbeat)
     else:
-        return kind, _batch(message.batch) if kind == "batch" else _summary(message.summary)
+        return kind, _batch(message.batch, beside) if kind == "batch" else _summary(message.summary)
     return kind, NO_COLUMNS
 
 
@@ -166,10 +173,10 @@ def _hello(hello: trace_pb2.Hello) -> None:
     _recipe(hello.recipe)
 
 
-def _batch(batch: trace_pb2.TraceBatch) -> Columns:
+def _batch(batch: trace_pb2.TraceBatch, beside: Mapping[str, Data]) -> Columns:
     _batch_fields(batch)
     _names(batch.names)
-    columns = span_columns(batch)
+    columns = span_columns(batch, beside=beside)
     if columns.rows and columns.sent("start_ns") is None:
         raise DataError(f"a batch of {columns.rows} spans without start_ns")
     _check_columns(columns)
