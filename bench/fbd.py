@@ -21,11 +21,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+import torch
 
 from bench._fbd_devices import COMPARISONS, Devices, rows
 from bench._model import PRESETS
