@@ -29,10 +29,10 @@ PLAN = {
 }
 
 
-async def spreads(viewer: Viewer, expression: str) -> list[npt.NDArray[Any]]:
+async def spreads(viewer: Viewer, number: int, expression: str) -> list[npt.NDArray[Any]]:
     """Of each layer [replica, statistic], after one more step."""
-    await viewer.subscribe(1, expression, quantizer="f32", credits=99)
-    await command(viewer, f"step {expression}", train={"do": "step", "steps": 1, "leaseSeconds": 60})
+    await viewer.subscribe(number, expression, quantizer="f32", credits=99)
+    await command(viewer, f"step-{number}", train={"do": "step", "steps": 1, "leaseSeconds": 60})
     found: dict[int | None, npt.NDArray[Any]] = {}
     while len(found) < LAYERS:
         frame = await viewer.frame()
@@ -40,7 +40,7 @@ async def spreads(viewer: Viewer, expression: str) -> list[npt.NDArray[Any]]:
         assert isinstance(result, Values)
         assert frame.missing_shards == 0
         found[frame.layer] = result.array
-    await viewer.send(unsubscribe={"id": 1})
+    await viewer.send(unsubscribe={"id": number})
     return [found[layer] for layer in range(LAYERS)]
 
 
@@ -49,10 +49,10 @@ async def test_the_replica_that_computes_otherwise_is_seen_and_weights_agree(sco
         viewer = await joined(scope, training)
         await viewer.send(control={"do": "request"})
         await command(viewer, "pause", train={"do": "pause", "leaseSeconds": 60})
-        before = await spreads(viewer, "layers[*].mlp.out | stats(std) | replicas")
+        before = await spreads(viewer, 1, "layers[*].mlp.out | stats(std) | replicas")
         await command(viewer, "disturb", perturb=PLAN)
-        during = await spreads(viewer, "layers[*].mlp.out | stats(std) | replicas")
-        weights = await spreads(viewer, "layers[*].weight.mlp.linear_fc1.weight | stats(l2,absmax) | replicas")
+        during = await spreads(viewer, 2, "layers[*].mlp.out | stats(std) | replicas")
+        weights = await spreads(viewer, 3, "layers[*].weight.mlp.linear_fc1.weight | stats(l2,absmax) | replicas")
         await end(viewer, training)
 
     assert [layer.shape for layer in before] == [(2, 1)] * LAYERS
