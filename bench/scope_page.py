@@ -1,7 +1,7 @@
 """What MegaScope's pages cost in Chromium: `node bench/scope_page.mjs`, which says what it needs.
 
-    python -m bench.scope_page             # the built page over a made-up gateway
-    python -m bench.scope_page --served    # and a real model: from the key to the token's paint, through gateway and ranks
+python -m bench.scope_page             # the built page over a made-up gateway
+python -m bench.scope_page --served    # and over a real model: from the key to the token's paint
 """
 
 from __future__ import annotations

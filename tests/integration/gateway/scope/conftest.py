@@ -37,6 +37,7 @@ class Viewer:
     socket: ClientConnection
     texts: list[dict[str, Any]] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
+    patience_seconds: float = 30.0
 
     async def send(self, **body: Any) -> None:
         await self.socket.send(json.dumps(body))
@@ -73,7 +74,7 @@ class Viewer:
         return await self.text("refused")
 
     async def _receive(self) -> None:
-        data = await asyncio.wait_for(self.socket.recv(), 30)
+        data = await asyncio.wait_for(self.socket.recv(), self.patience_seconds)
         if isinstance(data, str):
             self.texts.append(json.loads(data))
         else:
@@ -85,8 +86,12 @@ def address(served: Served) -> str:
 
 
 def opened(served: Served, token: str = VIEWER, **options: Any) -> connect:
+    return dialled(served.url, token, **options)
+
+
+def dialled(page: str, token: str, **options: Any) -> connect:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    url = served.url.replace("http", "ws") + "/api/v1/scope"
+    url = page.rstrip("/").replace("http", "ws") + "/api/v1/scope"
     protocols = options.pop("subprotocols", ["mscope.v1"])
     return connect(url, additional_headers=headers | options.pop("headers", {}), subprotocols=protocols, **options)
 
@@ -132,11 +137,15 @@ def trains(scope: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tr
 
 async def joined(served: Served, training: Future[Any]) -> Viewer:
     """An operator, as soon as the gateway knows the run."""
+    return await joined_on(served.url, OPERATOR, RUN, training)
+
+
+async def joined_on(page: str, token: str, run: str, training: Future[Any] | asyncio.Task[Any]) -> Viewer:
     while not training.done():
-        socket = await opened(served, OPERATOR)
+        socket = await dialled(page, token)
         viewer = Viewer(socket)
         try:
-            await viewer.join(run=RUN)
+            await viewer.join(run=run)
         except ConnectionClosed:  # it does not know the run yet
             await asyncio.sleep(0.1)
             continue
