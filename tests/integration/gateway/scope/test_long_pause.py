@@ -77,7 +77,12 @@ async def held(viewer: Viewer, seconds: float) -> None:
         await asyncio.sleep(min(left, RENEW_SECONDS))
         number += 1
         await command(viewer, f"renew-{number}", train={"do": "renew", "leaseSeconds": LEASE_SECONDS})
-    await command(viewer, "resume", train={"do": "resume"})
+
+
+async def found(running: LocalStack, run: str) -> list[dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {running.operator_token.get_secret_value()}"}
+    async with httpx.AsyncClient(base_url=running.page, headers=headers) as client:
+        return list((await client.get("/api/v1/findings", params={"run": run})).json())
 
 
 async def test_a_job_that_is_held_wakes_nobody_and_learns_the_same(tmp_path: Path) -> None:
@@ -89,14 +94,17 @@ async def test_a_job_that_is_held_wakes_nobody_and_learns_the_same(tmp_path: Pat
         began = time.monotonic()
         await held(viewer, HELD_SECONDS)
         lasted = time.monotonic() - began
+        during = await found(running, run)
+        await command(viewer, "resume", train={"do": "resume"})
         await viewer.socket.close()
         result, losses = await training
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as client:
-            findings = (await client.get(f"{running.page.rstrip('/')}/api/v1/findings", params={"run": run})).json()
+        after = await found(running, run)
 
     _, undisturbed = await trained(tmp_path / "free", None, uuid.uuid4().hex)
     assert lasted >= HELD_SECONDS
     assert (result.exit_code, result.attempts) == (0, 1)
-    assert [each for each in findings if each["page"] or each["kind"] == "hang"] == []
+    assert [each["summary"] for each in during if each["page"]] == []
+    # A machine on which others compute, too, has slow ranks.
+    assert [each["summary"] for each in after if each["kind"] == "hang"] == []
     assert len(losses) == STEPS
     assert losses == undisturbed
