@@ -166,7 +166,7 @@ def _extents(axes: Sequence[Axis]) -> bytes:
 
 def ranks(tensor: int = 2, pipeline: int = 2, data: int = 1, **given: Any) -> list[FakeRank]:
     """All ranks of a layout; tensor-parallel neighbours are next to each other, then come replicas."""
-    made = []
+    made: list[FakeRank] = []
     each = MODEL.layers // pipeline
     for stage, replica, part in product(range(pipeline), range(data), range(tensor)):
         at = Coordinates(
