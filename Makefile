@@ -19,7 +19,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Run a command on the page's sources, where they could be built
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long test-exhaustive references transformer-lens corpus locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench hangs attach-versions e2e e2e-cluster e2e-operator clean
+.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long test-exhaustive references transformer-lens corpus locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench hangs pause attach-versions e2e e2e-cluster e2e-operator clean
 # In this order, also with -j: what the system lacks comes first
 .NOTPARALLEL:
 
@@ -128,6 +128,11 @@ hangs: setup-tests
 	MEGATRONAPP_MEGATRACE_ROUNDS=10 MEGATRONAPP_MEGATRACE_TIMES=$(abspath $(HANG_TIMES)) \
 	  $(BIN)/pytest -m long tests/integration/megatrace/test_faults.py $(JUNIT)
 	$(BIN)/python -m tests.integration.megatrace.times $(HANG_TIMES)
+
+# A job of two replicas in two stages, held for five minutes by somebody who looks into it: PAUSE_SECONDS holds it for so long
+PAUSE_SECONDS ?= 300
+pause: setup-tests
+	MEGATRONAPP_PAUSE_SECONDS=$(PAUSE_SECONDS) $(BIN)/pytest -m exhaustive tests/integration/gateway/scope/test_long_pause.py $(JUNIT)
 
 # Loops that are attached to under other versions of torch, Python and megatron-core, and the table of docs/attach.md: of each
 # version an environment of several gigabytes, one after the other. VERSIONS="2.6.0/3.10 2.12.1/3.12": torch and Python

@@ -5,6 +5,7 @@ import { cpus } from 'node:os'
 import { gzipSync } from 'node:zlib'
 import { BUILT, FakeGateway, serve, World } from '../services/ui/test/support/load.mjs'
 import { launch } from '../tests/e2e/browser/browser.mjs'
+import { mainThread, perFrame, quantile } from './chromium.mjs'
 
 const [ranks = 512, steps = 10_000] = process.argv.slice(2).map(Number)
 const GESTURES = 120
@@ -19,7 +20,6 @@ const gateway = new FakeGateway([world])
 const { server, url } = await serve(gateway, BUILT)
 const browser = await launch()
 
-const quantile = (values, share) => [...values].sort((a, b) => a - b)[Math.min(values.length - 1, Math.ceil(share * values.length) - 1)] ?? NaN
 const gzipped = (names) => names.reduce((sum, name) => sum + gzipSync(readFileSync(`${BUILT}/assets/${name}`)).length, 0)
 
 const longest = (tasks) => tasks.map(({ tdur = 0 }) => tdur / 1000)
@@ -32,37 +32,6 @@ async function firstPaint(page) {
   const milliseconds = await page.evaluate(() => performance.getEntriesByName('timeline-painted')[0].startTime)
   await page.waitForTimeout(1500)
   return { milliseconds, bytes }
-}
-
-/** Main thread time of each frame in which something was drawn, from the tasks that the tracing of Chromium tells. */
-async function mainThread(page, act) {
-  const client = await page.context().newCDPSession(page)
-  const events = []
-  client.on('Tracing.dataCollected', ({ value }) => events.push(...value))
-  await client.send('Tracing.start', { transferMode: 'ReportEvents', traceConfig: { includedCategories: (process.env.DETAIL ? ['disabled-by-default-devtools.timeline', 'devtools.timeline', 'toplevel', 'disabled-by-default-v8.cpu_profiler'] : ['disabled-by-default-devtools.timeline', 'toplevel']) } })
-  await act()
-  const done = new Promise((resolve) => client.once('Tracing.tracingComplete', resolve))
-  await client.send('Tracing.end')
-  await done
-  const names = new Map(events.filter(({ name }) => name === 'thread_name').map(({ pid, tid, args }) => [`${pid}/${tid}`, args.name]))
-  // Thread time: what others do on the machine meanwhile is no cost of the page's.
-  const tasks = events.filter(({ name, ph, pid, tid }) => name === 'RunTask' && ph === 'X' && names.get(`${pid}/${tid}`) === 'CrRendererMain')
-  if (process.env.DETAIL) {
-    const sums = new Map()
-    for (const e of events) if (e.ph === 'X' && names.get(`${e.pid}/${e.tid}`) === 'CrRendererMain') sums.set(e.name, (sums.get(e.name) ?? 0) + (e.tdur ?? 0) / 1000)
-    console.log([...sums].sort((x, y) => y[1] - x[1]).slice(0, 14).map(([n, v]) => `${n} ${v.toFixed(0)}`).join(', '), tasks.length)
-  }
-  return tasks
-}
-
-/** Tasks between one animation frame and the next are that frame's. */
-function perFrame(tasks, frameMicroseconds = 16_667) {
-  const frames = new Map()
-  for (const { ts, tdur = 0 } of tasks) {
-    const frame = Math.floor(ts / frameMicroseconds)
-    frames.set(frame, (frames.get(frame) ?? 0) + tdur / 1000)
-  }
-  return [...frames.values()].filter((milliseconds) => milliseconds > 0.5)
 }
 
 const context = await browser.newContext({ viewport: { width: 1440, height: 900 } })

@@ -1,5 +1,5 @@
 // Inside a real training: open scope, see a head's attention, pause, step, resume, disturb.
-// PAGE_URL: the page with a one-time token. RUN: the training's.
+// PAGE_URL: the page with a one-time token. RUN: the training's, of two stages. SLOW_RANK: of the second.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { AXE, launch, signIn, SIZES, THEMES } from './browser.mjs'
@@ -30,6 +30,21 @@ const colours = (canvas) =>
     for (let i = 0; i < data.length; i += 4) seen.add((data[i] << 16) | (data[i + 1] << 8) | data[i + 2])
     return seen.size
   })
+
+test('from a finding one click leads to the layers of its rank, which the address holds', async () => {
+  const slow = Number(process.env.SLOW_RANK)
+  await page.goto(`${origin}/health`)
+  const finding = page.getByRole('article')
+  await finding.getByRole('heading', { name: new RegExp(`^Rank ${slow}: slow`) }).waitFor({ timeout: 240_000 })
+  await finding.getByRole('link', { name: 'Layers' }).click()
+  await page.waitForURL(new RegExp(`/scope\\?rank=${slow}&finding=.*p=layers\\[2:4\\]\\.resid_post`), PATIENCE)
+  await page.locator('.under').getByText(`Rank ${slow} · layers 2 to 3`).waitFor(PATIENCE)
+  await card(/stats\(/).getByRole('img', { name: 'Mean over 2 layers' }).waitFor(PATIENCE)
+  await card('layers[2].mlp.out | batch(0)').getByRole('application').waitFor(PATIENCE)
+  await page.reload()
+  await page.locator('.under').getByText(`Rank ${slow} · layers 2 to 3`).waitFor(PATIENCE)
+  await page.goto(`${origin}/jobs`)
+})
 
 test('from the list of jobs into the model', async () => {
   await page.getByRole('row').getByRole('link', { name: /looked-into/ }).first().click(PATIENCE)

@@ -7,6 +7,7 @@ import { launch, signIn } from './browser.mjs'
 const PATIENCE = { timeout: 120_000 }
 const PROMPTS = ['The king', 'He said']
 const NEW_TOKENS = 6
+const [LAYERS, HEADS] = [4, 4]
 
 let browser, page, problems
 before(async () => {
@@ -54,6 +55,36 @@ test('the heatmaps hold every position of both prompts', async () => {
   await attention.getByText(/query 2 · key 2: [\d.e-]+/).waitFor(PATIENCE)
   await page.getByRole('region', { name: 'layers[0].resid_post | pca(2)' }).getByText(/rows; newer/).waitFor(PATIENCE)
   if (process.env.SHOT_FOLDER) await page.screenshot({ path: `${process.env.SHOT_FOLDER}/served.png` })
+})
+
+test('lens, wall of heads, histogram, entropy and statistics show what the ranks computed', async () => {
+  const tree = page.getByRole('navigation', { name: 'Sites' })
+  const views = [['lens', 'resid_post'], ['heads', 'attn.probs'], ['hist', 'mlp.out'], ['ent', 'attn.probs'], ['stat', 'resid_post']]
+  for (const [view, site] of views) await tree.getByRole('button', { name: `${view}: ${site},` }).click({ modifiers: ['Shift'] })
+  await page.getByRole('button', { name: 'Generate', exact: true }).click(PATIENCE)
+  await page.getByText(`Done · ${PROMPTS.length * NEW_TOKENS} new tokens`).waitFor(PATIENCE)
+  const card = async (part) => {
+    const found = page.getByRole('region', { name: part })
+    await found.first().scrollIntoViewIfNeeded(PATIENCE)
+    return found.first()
+  }
+  const lens = await card(/logitlens/)
+  await lens.getByRole('listitem').first().waitFor(PATIENCE)
+  assert.equal((await lens.getByRole('listitem').count()) % (LAYERS * 5), 0)
+  const wall = await card(/^layers\[\*\]\.attn\.probs \| batch\(\d\)$/)
+  await wall.locator('li button').nth(LAYERS * HEADS - 1).waitFor(PATIENCE)
+  await wall.getByLabel('Sort by').selectOption('induction')
+  await wall.locator('li button').first().click()
+  await wall.locator('li button').nth(1).click()
+  await wall.getByRole('region', { name: 'Two heads' }).getByRole('application').waitFor(PATIENCE)
+  await (await card(/hist\(/)).getByRole('img', { name: /[1-9][\d,]* values/ }).waitFor(PATIENCE)
+  await (await card(/entropy\(key\)/)).getByRole('application', { name: new RegExp(`${HEADS} values`) }).waitFor(PATIENCE)
+  const statistics = await card(/stats\(/)
+  await statistics.getByRole('img', { name: `Mean over ${LAYERS} layers` }).waitFor(PATIENCE)
+  await statistics.getByRole('button', { name: 'Table', exact: true }).click()
+  const cells = await statistics.getByRole('row', { name: /^0/ }).getByRole('cell').allTextContents()
+  assert.ok(cells.length === 8 && Number(cells[2].replace('−', '-')) > 0 && cells[7] === '0', cells.join())
+  if (process.env.SHOT_FOLDER) await page.screenshot({ path: `${process.env.SHOT_FOLDER}/served-views.png` })
 })
 
 test('the layer that was disturbed is found by A/B', async () => {

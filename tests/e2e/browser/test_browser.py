@@ -22,6 +22,7 @@ from megatronapp.gateway.settings import GatewaySettings
 from tests.e2e.browser.served import served
 from tests.e2e.browser.stage import SLOW_RANK, demo_job, stage
 from tests.e2e.browser.trained import RUN, trained
+from tests.e2e.browser.trained import SLOW_RANK as TRAINED_SLOW_RANK
 
 HERE = Path(__file__).parent
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -140,7 +141,7 @@ async def test_every_page_is_accessible_and_an_alert_leads_to_the_slow_rank_amon
 
 async def test_a_person_looks_into_a_training_steps_it_and_disturbs_it(tmp_path: Path) -> None:
     async with trained(tmp_path) as running:
-        code, report = await node("scope.test.mjs", PAGE_URL=running.link, RUN=RUN)
+        code, report = await node("scope.test.mjs", PAGE_URL=running.link, RUN=RUN, SLOW_RANK=str(TRAINED_SLOW_RANK))
     assert code == 0, report
 
 

@@ -21,12 +21,24 @@ STEPS = 200_000
 """More than it comes to."""
 
 
+SLOW_RANK = 3
+SCENARIO = f"""\
+faults:
+  - kind: slow_compute
+    ranks: [{SLOW_RANK}]
+    from_step: 40
+    effect_ratio: 2.0
+"""
+
+
 @asynccontextmanager
 async def trained(folder: Path) -> AsyncIterator[LocalStack]:
-    """The platform while two stages of two tensor ranks train with MegaScope on; they end with it."""
+    """The platform while two stages of two tensor ranks train with MegaScope on, one of them slow; they end with it."""
     async with local_stack(Options(folder / "platform", page_port=0)) as running:
         command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-        flags = f"{TINY} --train-iters {STEPS} {LAYOUT} --scope"
+        scenario = folder / "scenario.yaml"
+        scenario.write_text(SCENARIO)
+        flags = f"{TINY} --train-iters {STEPS} {LAYOUT} --scope --fault-scenario {scenario}"
         environment = {
             "MEGATRONAPP_COLLECTOR_ADDRESS": running.collector_address,
             "MEGATRONAPP_TOKEN_FILE": str(running.token_file),

@@ -3,6 +3,7 @@ import { onScopeDispose, shallowRef, watch } from 'vue'
 import type { Refused, Subscribe, Subscribed } from '@/scope/messages'
 import type { Picture } from '@/scope/picture'
 import { layerOf, siteOf } from '@/scope/expression'
+import { showsReplicas } from '@/lib/replicas'
 import { fetchExact, placeOf } from './fetchExact'
 import type { Scope, Subscription } from './useScope'
 
@@ -73,7 +74,7 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
       version.value += 1
       if (!text.trim()) return
       const size = shared(/attn\.(probs|scores|pattern)/.test(siteOf(text)) ? SQUARE : LONG, Math.max(1, of.planes.value))
-      const asked = (asking = { expression: text, ...size, maxFps: MAX_FPS, credits: layerOf(text) === null && text.includes('layers[') ? CREDITS.layers : CREDITS.one, ...(request ? { request } : {}) })
+      const asked = (asking = { expression: text, ...size, maxFps: MAX_FPS, credits: layerOf(text) === null && text.includes('layers[') ? CREDITS.layers : CREDITS.one, ...(request ? { request } : {}), ...(showsReplicas(text) ? { quantizer: 'f32' } : {}) })
       subscription = scope.subscribe(asked, {
         subscribed: (told) => {
           answer.value = told

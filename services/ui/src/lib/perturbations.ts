@@ -1,4 +1,4 @@
-import type { Perturbation } from '@/scope/messages'
+import type { Perturbation, Site } from '@/scope/messages'
 
 /** What docs/scope.md lists: places, kinds, and what of each a person says. */
 export const PLACES = ['storage', 'calculation', 'system'] as const
@@ -23,6 +23,12 @@ export const KINDS: Readonly<Record<string, KindForm>> = {
   bit_flip: { coefficient: 1e-6, bits: true, redraw: true },
   stuck_at: { coefficient: 0, bits: true },
   swap_heads: { withHeads: true },
+}
+
+/** Weights by names that storage knows; of layers all, as these are chosen beside it. */
+export function weightNames(sites: readonly Site[]): string[] {
+  const parameters = sites.filter(({ name, axes }) => name.startsWith('weight.') && axes?.[0]?.name === 'out')
+  return parameters.map(({ name, layers }) => (layers?.length ? 'layers.*.' : '') + name.replace('weight.', ''))
 }
 
 /** Weights have neither heads nor tokens. */

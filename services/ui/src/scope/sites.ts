@@ -33,12 +33,13 @@ export function grouped(sites: readonly Site[]): { readonly group: SiteGroup; re
 }
 
 /** What can be shown of a site. */
-export const VIEWS = ['values', 'statistics', 'histogram', 'entropy', 'candidates', 'features', 'lens', 'pca', 'wall'] as const
+export const VIEWS = ['values', 'statistics', 'histogram', 'entropy', 'candidates', 'features', 'lens', 'pca', 'wall', 'replicas'] as const
 export type SiteView = (typeof VIEWS)[number]
 
 const names = (site: Site): string[] => (site.axes ?? []).map(({ name }) => name)
 
-export function viewsOf(site: Site): SiteView[] {
+/** `replicas`: how many data-parallel ones there are. */
+export function viewsOf(site: Site, replicas = 1): SiteView[] {
   const axes = names(site)
   const plain = !site.name.startsWith('grad.')
   const fits: Record<SiteView, boolean> = {
@@ -51,11 +52,13 @@ export function viewsOf(site: Site): SiteView[] {
     lens: plain && site.name.startsWith('resid_'),
     pca: plain && axes.at(-1) === 'chan',
     wall: site.name === 'attn.probs',
+    replicas: replicas > 1 && axes.length > 0 && !axes.includes('shard') && !site.name.includes('.experts.'),
   }
   return VIEWS.filter((view) => fits[view])
 }
 
 export const STATISTICS = 'mean,std,absmax,p01,p50,p99,zero,nonfinite'
+const OF_REPLICAS = 'mean,std,absmax,l2,nonfinite'
 const LENS_ROWS = 8
 
 /** A first look at a site, for a person to write on. `together`: of all entries of the batch. */
@@ -82,6 +85,8 @@ export function expressionOf(site: Site, view: SiteView, layer: number, together
       return `${plane} | last(${LENS_ROWS}) | topk(10)`
     case 'lens':
       return `${at('*')} | batch(0) | last(${LENS_ROWS}) | logitlens(5)`
+    case 'replicas':
+      return `${at('*')} | stats(${OF_REPLICAS}) | replicas`
     case 'wall':
       return `${at('*')} | batch(0)`
     case 'pca':

@@ -37,6 +37,7 @@ export class FakeScope {
   /** Layers whose values are NaN, and shards that are late. */
   broken: readonly number[] = []
   late = 0
+  replicas = 1
   connected = true
   job = 'team/fake'
   roles = ['train', 'perturb', 'generate']
@@ -95,7 +96,7 @@ export class FakeScope {
     return {
       run: this.run, job: this.job,
       model: { name: 'fake', layers, heads, queryGroups: Math.max(1, heads / 2), hidden: channels, headChannels: channels / heads, vocabulary: 256, sequenceLength: tokens, dtype: 'bf16' },
-      sizes: { world: 2, tensor: 2, pipeline: 1, data: 1 },
+      sizes: { world: 2, tensor: this.replicas > 1 ? 1 : 2, pipeline: 1, data: this.replicas },
       sites: this.connected ? sitesOf(this.model) : [],
       roles: this.roles,
       ranks: this.connected ? [0, 1] : [],
@@ -317,6 +318,7 @@ function plan(text: string, model: FakeModel): Planned | PlanRefused {
     if (at >= 0 && /^\d+$/.test(inner)) [axes, sizes] = [axes.toSpliced(at, 1), sizes.toSpliced(at, 1)]
     else if (what === 'last') sizes = sizes.map((size, i) => (axes[i] === 'query' || (axes[i] === 'token' && !axes.includes('query')) ? Math.min(size, Number(inner)) : size))
     else if (what === 'stats') [statistics, axes, sizes] = [inner.split(','), ['stat'], [inner.split(',').length]]
+    else if (what === 'replicas') [axes, sizes] = [['replica', ...axes], [2, ...sizes]]
     else if (what === 'hist') [kind, axes, sizes] = ['hist', ['bin'], [Number(inner.split(',')[0])]]
     else if (what === 'topk' || what === 'logitlens') [kind, axes, sizes] = ['topk', axes.with(-1, 'top'), sizes.with(-1, Number(inner))]
     else if (what === 'pca') [pca, axes, sizes] = [true, ['row', 'component'], [sizes.slice(0, -1).reduce((a, b) => a * b, 1), 2]]
@@ -343,7 +345,14 @@ function frameOf(planned: Planned, layer: number | undefined, step: number, brok
   const size = shape.reduce((a, b) => a * b, 1)
   const columns = shape.at(-1) ?? 1
   const seed = (layer ?? 0) * 31 + site.length
-  if (statistics) return { dims: shape, exact: true, values: Float32Array.from(statistics, (name, i) => (name === 'nonfinite' ? Number(broken.includes(layer ?? -1)) * 12 : name === 'zero' ? 0.01 * hash(seed) : (1 + (layer ?? 0) * 0.4) * (i + 1) * (1 + 0.1 * hash(seed + step + i)))) }
+  /** The second replica of layer 1 is half as large again. */
+  const statisticOf = (i: number, replica: number): number => {
+    const name = statistics?.[i]
+    if (name === 'nonfinite') return Number(broken.includes(layer ?? -1)) * 12
+    if (name === 'zero') return 0.01 * hash(seed)
+    return (1 + (layer ?? 0) * 0.4) * (i + 1) * (1 + 0.1 * hash(seed + step + i)) * (replica && layer === 1 ? 1.5 : 1)
+  }
+  if (statistics) return { dims: shape, exact: true, values: Float32Array.from({ length: size }, (_, at) => statisticOf(at % columns, Math.floor(at / columns))) }
   if (kind === 'hist') return { kind: 'HIST', dims: shape, values: Float32Array.from({ length: size }, (_, i) => Math.round(4000 * Math.exp(-(((i - size / 2) / (size / 9)) ** 2)))) }
   if (kind === 'topk') {
     const values = Float32Array.from({ length: size }, (_, i) => 5 - (i % columns) * 0.7 + hash(i + seed + step) * 0.1)

@@ -41,6 +41,15 @@ describe('perturbation', () => {
     expect(scope.commands).toEqual([])
   })
 
+  it('suggests the weights that the ranks hold, where weights are disturbed', async () => {
+    const shown = await open()
+    const suggested = (): string[] => [...shown.element.querySelectorAll('datalist option')].map((one) => one.getAttribute('value') ?? '')
+    expect(suggested()).toContain('mlp.out')
+    button(shown, 'Noise on weights').click()
+    await shown.until(() => suggested().length === 1)
+    expect(suggested()).toEqual(['layers.*.mlp.linear_fc1.weight'])
+  })
+
   it('sends the plan, says from which step it holds, who did it and why, and is cleared by one click', async () => {
     const shown = await open()
     expect(text(shown)).toContain('Nothing disturbs this run.')

@@ -89,6 +89,31 @@ describe('scope of a training', () => {
     expect(maps(shown)[0]).toContain(Q)
   })
 
+  it('shows how far apart the data-parallel replicas are, and offers that only where there are some', async () => {
+    const views = (shown: Mounted): string[] => [...shown.element.querySelectorAll('nav .views button')].map((one) => one.textContent)
+    const alone = await open()
+    await alone.until(() => views(alone).length)
+    expect(views(alone)).not.toContain('DP')
+    alone.end()
+    scope.replicas = 2
+    const shown = await open(expressions('layers[*].resid_post | stats(mean,absmax) | replicas'))
+    await shown.until(() => shown.element.querySelector('.cost')?.textContent)
+    scope.advance()
+    await shown.until(() => text(shown).includes('Farthest apart'))
+    expect(views(shown)).toContain('DP')
+    expect(shown.element.querySelector('.replicas [role=status]')?.textContent).toMatch(/33.*layer 1$/)
+    expect(shown.element.querySelectorAll('.replicas tbody tr').length).toBeGreaterThan(1)
+  })
+
+  it('says aloud that replicas hold different weights', async () => {
+    scope.replicas = 2
+    const shown = await open(expressions('layers[*].weight.mlp.linear_fc1.weight | stats(l2) | replicas'))
+    await shown.until(() => shown.element.querySelector('.cost')?.textContent)
+    scope.advance()
+    await shown.until(() => shown.element.querySelector('.replicas [role=alert]'))
+    expect(shown.element.querySelector('.replicas [role=alert]')?.textContent).toContain('Replicas hold different values')
+  })
+
   it('says what is no number, what is masked, and that shards are late', async () => {
     scope.broken = [1]
     scope.late = 3

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 from megatronapp.core.auth import StaticTokens
 from megatronapp.core.scope.frame import Frame, unpack
+from megatronapp.trainer.environment import GATEWAY_ADDRESS
 from tests.integration.gateway.conftest import OPERATOR, VIEWER, Served, Start
+from tests.support.agents import agent
+from tests.support.forked import run_forked
+from tests.support.scoped_job import run_scoped
 
 PODS = "pods-token"
+RUN = "run-of-a-training"
+Trains = Callable[..., AbstractContextManager[Future[Any]]]
 
 
 @dataclass
@@ -28,6 +37,7 @@ class Viewer:
     socket: ClientConnection
     texts: list[dict[str, Any]] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
+    patience_seconds: float = 30.0
 
     async def send(self, **body: Any) -> None:
         await self.socket.send(json.dumps(body))
@@ -64,7 +74,7 @@ class Viewer:
         return await self.text("refused")
 
     async def _receive(self) -> None:
-        data = await asyncio.wait_for(self.socket.recv(), 30)
+        data = await asyncio.wait_for(self.socket.recv(), self.patience_seconds)
         if isinstance(data, str):
             self.texts.append(json.loads(data))
         else:
@@ -76,8 +86,12 @@ def address(served: Served) -> str:
 
 
 def opened(served: Served, token: str = VIEWER, **options: Any) -> connect:
+    return dialled(served.url, token, **options)
+
+
+def dialled(page: str, token: str, **options: Any) -> connect:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    url = served.url.replace("http", "ws") + "/api/v1/scope"
+    url = page.rstrip("/").replace("http", "ws") + "/api/v1/scope"
     protocols = options.pop("subprotocols", ["mscope.v1"])
     return connect(url, additional_headers=headers | options.pop("headers", {}), subprotocols=protocols, **options)
 
@@ -102,3 +116,57 @@ async def with_pods(start: Start, **settings: Any) -> Served:
 
 def sample(registry: CollectorRegistry, name: str, **labels: str) -> float:
     return registry.get_sample_value(name, labels) or 0.0
+
+
+@pytest.fixture
+def trains(scope: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trains:
+    """Starts a real training, of two ranks unless told otherwise; gives the future of their losses."""
+    token = tmp_path / "token"
+    token.write_text(PODS)
+    monkeypatch.setenv(GATEWAY_ADDRESS, address(scope))
+    monkeypatch.setenv("MEGATRONAPP_TOKEN_FILE", str(token))
+
+    @contextmanager
+    def training(flags: str, ranks: int = 2) -> Iterator[Future[Any]]:
+        with agent() as environment, ThreadPoolExecutor(1) as pool:
+            environment |= {GATEWAY_ADDRESS: address(scope), "MEGATRONAPP_RUN_ID": RUN}
+            yield pool.submit(run_forked, ranks, run_scoped, flags, environment=environment, timeout=110)
+
+    return training
+
+
+async def joined(served: Served, training: Future[Any]) -> Viewer:
+    """An operator, as soon as the gateway knows the run."""
+    return await joined_on(served.url, OPERATOR, RUN, training)
+
+
+async def joined_on(page: str, token: str, run: str, training: Future[Any] | asyncio.Task[Any]) -> Viewer:
+    while not training.done():
+        socket = await dialled(page, token)
+        viewer = Viewer(socket)
+        try:
+            await viewer.join(run=run)
+        except ConnectionClosed:  # it does not know the run yet
+            await asyncio.sleep(0.1)
+            continue
+        return viewer
+    training.result()
+    raise AssertionError("the training ended before anybody could look")
+
+
+async def command(viewer: Viewer, identifier: str, **action: Any) -> None:
+    """To all ranks, who do it."""
+    await viewer.send(command={"id": identifier, "reason": "a test", **action})
+    result = await viewer.text("result", command=identifier)
+    while result.get("answered", 0) < result["ranks"]:
+        assert not result.get("ack", {}).get("code"), result
+        result = await viewer.text("result", command=identifier)
+
+
+async def newest(viewer: Viewer, subscriptions: set[int]) -> dict[int, Frame]:
+    """A picture of each: a viewer gets the newest ones, not all."""
+    shown: dict[int, Frame] = {}
+    while set(shown) != subscriptions:
+        frame = await viewer.frame()
+        shown[frame.subscription] = frame
+    return shown

@@ -82,6 +82,33 @@ async def test_what_one_rank_has_whole_is_asked_of_it_alone_and_passes_through(s
     assert np.allclose(decode(frame).array, values_of(whole_site("attn.probs"), 2, 4)[1, 3], atol=0.05)
 
 
+async def test_each_replica_is_shown_by_itself_beside_all_together(scope: Served) -> None:
+    together = "layers[1].resid_post | stats(mean,std)"
+    async with attached(address(scope), ranks(tensor=2, pipeline=1, data=2)) as pods, viewing(scope) as viewer:
+        await viewer.subscribe(1, together, quantizer="f32")
+        told = await viewer.subscribe(2, f"{together} | replicas", quantizer="f32")
+        for rank in pods:
+            await rank.asked(2)
+        for rank in pods:
+            await rank.step(3)
+        frames = {frame.subscription: decode(frame).array for frame in [await viewer.frame() for _ in range(2)]}
+
+    site = next(site for site in pods[0].sites if site.name == "resid_post")
+    whole = values_of(site, 1, 3)
+    assert (told["axes"], told["shape"]) == (["replica", "statistic"], [2, 2])
+    assert np.allclose(frames[1], [whole.mean(), whole.std()], atol=1e-6)
+    assert np.allclose(frames[2], [[half.mean(), half.std()] for half in np.split(whole, 2)], atol=1e-6)
+
+
+async def test_what_replicas_hold_alike_is_asked_of_each_where_they_are_shown_apart(scope: Served) -> None:
+    async with attached(address(scope), ranks(tensor=2, pipeline=1, data=2)) as pods, viewing(scope) as viewer:
+        await viewer.subscribe(1, "weight.unembed | stats(l2)")
+        await viewer.subscribe(2, "weight.unembed | stats(l2) | replicas")
+        asked = [2, 2, 1, 1]
+        for rank, taps in zip(pods, asked, strict=True):
+            await rank.asked(taps)
+
+
 async def test_a_shard_that_does_not_come_leaves_a_partial_picture(scope: Served) -> None:
     async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
         await viewer.subscribe(1, "layers[0].attn.q | batch(0)", quantizer="f32")

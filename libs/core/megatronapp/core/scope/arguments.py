@@ -25,6 +25,7 @@ from megatronapp.core.scope.operations import (
     Pool,
     Reduce,
     Reducer,
+    Replicas,
     Stats,
     Take,
     TopK,
@@ -215,6 +216,7 @@ OPERATIONS: dict[str, _Spelling] = {
     "logitlens": _Spelling("logitlens(5)", lambda arguments: LogitLens(arguments.whole(1, MAX_TOP))),
     "pca": _Spelling("pca(2) or pca(2,basis=pinned)", _pca),
     **{how: _Spelling(f"{how}(baseline)", partial(_compare, how)) for how in ("diff", "kl", "cos")},
+    "replicas": _Spelling("replicas", lambda _: Replicas()),
     "every": _Spelling("every(10)", lambda arguments: Every(arguments.whole(1, MAX_INDEX))),
     "when": _Spelling("when(nonfinite) or when(absmax>1000)", _when),
 }

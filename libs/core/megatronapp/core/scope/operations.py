@@ -190,6 +190,14 @@ class Compare:
 
 
 @dataclass(frozen=True, slots=True)
+class Replicas:
+    """Each data-parallel replica by itself, along a new first axis, in place of all together. It comes last."""
+
+    def __str__(self) -> str:
+        return "replicas"
+
+
+@dataclass(frozen=True, slots=True)
 class Every:
     """Only steps whose number divides by it."""
 
@@ -211,7 +219,22 @@ class When:
         return f"when({self.statistic}{self.sign}{_number(self.bound) if self.sign else ''})"
 
 
-Operation = Take | Last | Pool | Reduce | Stats | Hist | TopK | Elementwise | LogitLens | Pca | Compare | Every | When
+Operation = (
+    Take
+    | Last
+    | Pool
+    | Reduce
+    | Stats
+    | Hist
+    | TopK
+    | Elementwise
+    | LogitLens
+    | Pca
+    | Compare
+    | Replicas
+    | Every
+    | When
+)
 
 
 def _number(value: float) -> str:

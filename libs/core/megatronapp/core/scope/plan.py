@@ -28,6 +28,7 @@ from megatronapp.core.scope.operations import (
     Pool,
     Reduce,
     Reducer,
+    Replicas,
     Slice,
     Stats,
     Take,
@@ -36,6 +37,7 @@ from megatronapp.core.scope.operations import (
 )
 from megatronapp.core.scope.pca import MAX_ROWS
 from megatronapp.core.scope.quantize import FORMATS
+from megatronapp.core.scope.replicas import of_one_replica, why_not_apart
 from megatronapp.core.scope.sites import Axis
 
 ASSUMED_SIZE = 1024
@@ -91,11 +93,13 @@ class Plan:
     lens: bool
     """Rows go through the output layer: `parts` are of the logits."""
     downsampled: bool
+    replicas: int
+    """Data-parallel replicas that are shown apart; 0: they are shown together. `parts` and `held` are then of one."""
 
     @property
     def stitched(self) -> bool:
         """Whether more than one rank's frames make one picture."""
-        return self.partial or any(len(distinct(track.pieces)) > 1 for track in self.held)
+        return self.partial or self.replicas > 0 or any(len(distinct(track.pieces)) > 1 for track in self.held)
 
     @property
     def condition_of_rank(self) -> str:
@@ -130,11 +134,16 @@ def plan(
     expected: Mapping[str, int] | None = None,
     max_bytes: int = MAX_FRAME_BYTES,
     quantizer: str = "asinh",
+    replicas: int = 1,
 ) -> Plan:
     """Of one site. `axes` are its axes as any rank has them, `logits` those of the logits, for the lens; `expected`
-    sizes of axes that change, by name. Raises PlanError.
+    sizes of axes that change, by name; `replicas` how many data-parallel ones there are. Raises PlanError.
     """
-    planner = _Planner(expression, site, axes, logits, expected or {})
+    if Replicas() in expression.operations:
+        if why := why_not_apart(expression.operations, site, axes, replicas):
+            raise PlanError("invalid", why)
+        axes = [of_one_replica(axis) for axis in axes]
+    planner = _Planner(expression, site, axes, logits, expected or {}, replicas)
     for operation in joined(expression.operations, axes):
         planner.add(operation)
     made = planner.plan()
@@ -157,6 +166,7 @@ class _Planner:
         axes: Sequence[Axis],
         logits: Sequence[Axis],
         expected: Mapping[str, int],
+        replicas: int,
     ) -> None:
         self._expression = expression
         self._site = site
@@ -178,6 +188,8 @@ class _Planner:
         self._when: When | None = None
         self._lens = False
         self._downsampled = False
+        self._all_replicas = replicas
+        self._replicas = 0
 
     def _tracked(self, axes: Sequence[Axis]) -> tuple[Track, ...]:
         sizes = (axis.size or self._expected.get(axis.name, ASSUMED_SIZE) for axis in axes)
@@ -188,7 +200,9 @@ class _Planner:
             self._every = math.lcm(self._every, operation.steps)
         elif isinstance(operation, When):
             self._when = operation
-        elif self._ended and not (isinstance(operation, Compare) and self._kind is Kind.TENSOR):
+        elif isinstance(operation, Replicas):
+            self._apart()
+        elif self._ended and (self._replicas or not (isinstance(operation, Compare) and self._kind is Kind.TENSOR)):
             raise PlanError("invalid", f"{operation} can't follow {self._ended}", f"{self._ended} comes last")
         else:
             self._add(operation)
@@ -249,6 +263,7 @@ class _Planner:
             when=self._when,
             lens=self._lens,
             downsampled=self._downsampled,
+            replicas=self._replicas,
         )
 
     def _place(self, operation: Operation, *, merges: bool = False) -> None:
@@ -326,6 +341,14 @@ class _Planner:
             self._statistics = operation.names
         else:
             self._end(operation, Kind.HIST, [*kept, Track.of(Axis("bin", operation.bins))])
+
+    def _apart(self) -> None:
+        if self._kind is not Kind.TENSOR or self._beside or self._replicas:
+            raise PlanError("invalid", f"replicas can't follow {self._ended}", "stats(mean,std,absmax) can come before")
+        self._hold()
+        self._replicas = self._all_replicas
+        apart = Track.of(Axis("replica", self._replicas))
+        self._end(Replicas(), Kind.TENSOR, [apart, *self._tracks])
 
     def _top(self, operation: TopK | LogitLens) -> None:
         last = self._tracks[-1] if self._tracks else None

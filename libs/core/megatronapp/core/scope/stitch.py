@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -20,6 +21,7 @@ from megatronapp.core.scope.operations import Hist, LogitLens, Operation, Pool, 
 from megatronapp.core.scope.plan import Plan
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.reduce import finished_statistics, padded, reduce_shard
+from megatronapp.core.scope.replicas import of_one_replica
 from megatronapp.core.scope.results import Counts, Partial, Result, Top, dims
 from megatronapp.core.scope.sites import Axis
 
@@ -32,6 +34,14 @@ def piece_of(axes: Sequence[Axis]) -> Piece:
     return tuple(piece_index(axis) for axis in axes)
 
 
+def place_of(plan: Plan, axes: Sequence[Axis], replica: int) -> Piece | None:
+    """Where what a rank of this replica has of these axes belongs; None: nothing of it is in the picture."""
+    if not plan.replicas:
+        return canonical(plan, piece_of(axes))
+    within = canonical(plan, piece_of([of_one_replica(axis) for axis in axes]))
+    return None if within is None else (replica, *within)
+
+
 def canonical(plan: Plan, piece: Piece) -> Piece | None:
     """The first piece that holds the same cells: of the ranks that hold them one is asked. None: nothing of it is in
     the picture."""
@@ -40,8 +50,9 @@ def canonical(plan: Plan, piece: Piece) -> Piece | None:
 
 
 def needed(plan: Plan) -> set[Piece]:
-    """The canonical pieces that make the whole."""
-    return set(product(*({each for each in axis if each >= 0} for axis in plan.representatives)))
+    """The canonical pieces that make the whole; of replicas apart each begins with its replica."""
+    apart = [set(range(plan.replicas))] if plan.replicas else []
+    return set(product(*apart, *({each for each in axis if each >= 0} for axis in plan.representatives)))
 
 
 def stitch(plan: Plan, shards: Mapping[Piece, Result]) -> tuple[Result, int]:
@@ -50,6 +61,8 @@ def stitch(plan: Plan, shards: Mapping[Piece, Result]) -> tuple[Result, int]:
     `plan` is made with the sizes of this forward; `shards` are by canonical piece. Raises DataError for shards of
     another kind or shape than planned, or none.
     """
+    if plan.replicas:
+        return _apart(plan, shards)
     wanted = needed(plan)
     used = {piece: shards[piece] for piece in sorted(wanted & shards.keys())}
     if not used:
@@ -64,6 +77,28 @@ def stitch(plan: Plan, shards: Mapping[Piece, Result]) -> tuple[Result, int]:
             raise DataError(f"nothing is left of {plan.site}")
         result = reduced
     return result, len(wanted) - len(used)
+
+
+def _apart(plan: Plan, shards: Mapping[Piece, Result]) -> tuple[Values, int]:
+    """Each replica's picture, one after the other; of one that nothing has come of all is missing."""
+    one = replace(plan, replicas=0)
+    own = [{at[1:]: shard for at, shard in shards.items() if at[0] == replica} for replica in range(plan.replicas)]
+    whole = [stitch(one, each) if each else None for each in own]
+    pictures = [None if each is None else each[0] for each in whole]
+    like = next((each for each in pictures if isinstance(each, Values)), None)
+    if like is None:
+        raise DataError("no shard of this has come")
+    absent = Values(np.full_like(like.array, np.nan), missing=np.ones(like.array.shape, bool))
+    stacked = [each if isinstance(each, Values) else absent for each in pictures]
+    if {each.array.shape for each in stacked} != {like.array.shape}:
+        raise DataError(f"replicas of {plan.site} are of different shapes")
+    array = np.stack([each.array for each in stacked])
+    masked, missing = (_stacked([getattr(each, state) for each in stacked], like) for state in ("masked", "missing"))
+    return _with_states(array, masked, missing), sum(len(needed(one)) if each is None else each[1] for each in whole)
+
+
+def _stacked(states: Sequence[npt.NDArray[Any] | None], like: Values) -> npt.NDArray[Any]:
+    return np.stack([np.zeros(like.array.shape, bool) if each is None else each for each in states])
 
 
 class _Place:

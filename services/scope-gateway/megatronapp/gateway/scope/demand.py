@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from megatronapp.core.scope.expression import Expression
 from megatronapp.core.scope.operations import Selector
 from megatronapp.core.scope.plan import Plan
-from megatronapp.core.scope.stitch import Piece, canonical, piece_of
+from megatronapp.core.scope.stitch import Piece, place_of
 from megatronapp.gateway.scope.assembly import Assembly
 from megatronapp.gateway.scope.streams import Stream
 from megatronapp.gateway.scope.structure import Structure, layers_of
@@ -23,6 +23,8 @@ class TapKey:
     quantizer: str
     request: str
     every: int
+    apart: bool
+    """Data-parallel replicas are put together each by itself."""
     when: str
     """A condition that the rank's frame alone decides; else the gateway looks at the whole picture."""
 
@@ -99,6 +101,7 @@ def tap_key(stream: Stream, planned: Plan) -> TapKey:
         quantizer=stream.wire_quantizer(),
         request=stream.key.request,
         every=planned.every,
+        apart=planned.replicas > 0,
         when=planned.condition_of_rank,
     )
 
@@ -116,7 +119,7 @@ def asked(tap: Tap, structure: Structure) -> frozenset[int]:
             if tap.layers and not layers:
                 continue
             plan = tap.streams[0].plan_of(site.axes, (), structure.extents(site.axes))
-            piece = canonical(plan, piece_of(site.axes))
+            piece = place_of(plan, site.axes, producer.placement.data)
             if piece is not None:
                 holders.setdefault((layers, piece), producer.rank)
         found.update(holders.values())

@@ -13,7 +13,7 @@ from megatronapp.core.scope.expression import Expression, ExpressionError, parse
 from megatronapp.core.scope.frame import Frame, Section, unpack
 from megatronapp.core.scope.plan import Plan, PlanError, plan
 from megatronapp.core.scope.sites import resolved
-from megatronapp.core.scope.stitch import canonical, needed, piece_of
+from megatronapp.core.scope.stitch import needed, place_of
 from megatronapp.gateway.metrics import ScopeMetrics
 from megatronapp.gateway.scope.assembly import Picture, PictureKey
 from megatronapp.gateway.scope.demand import Demand, Tap
@@ -162,7 +162,7 @@ class Pictures:
             extents = tuple(int(each) for each in np.frombuffer(given[: len(given) // 4 * 4], "<u4"))
         axes = resolved(site.axes, extents)
         made = self._plan(tap, generates, extents)
-        piece = canonical(made, piece_of(axes))
+        piece = place_of(made, axes, producer.placement.data)
         if piece is None:
             return []
         key = PictureKey(frame.layer, frame.step, frame.microbatch, frame.request, extents)
@@ -198,6 +198,7 @@ class Pictures:
             expected=self.structure.expected(),
             max_bytes=max_bytes or self._settings.scope_max_frame_bytes,
             quantizer=quantizer,
+            replicas=self.structure.replicas,
         )
 
     def _layers(self, expression: Expression, site: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from megatronapp.core.errors import DataError
 from megatronapp.core.scope.expression import Expression
 from megatronapp.core.scope.frame import MAX_DIMS, Codec, Flag, Frame, Kind, Section, pack
-from megatronapp.core.scope.operations import Compare, Hist, Pca, Pool, Reducer, Stats, TopK, When
+from megatronapp.core.scope.operations import Compare, Hist, Pca, Pool, Reducer, Replicas, Stats, TopK, When
 from megatronapp.core.scope.plan import Plan, plan
 from megatronapp.core.scope.quantize import FORMATS, Values
 from megatronapp.core.scope.results import Result
@@ -98,7 +98,13 @@ class Stream:
             of = logits if self.planned is not None and self.planned.lens else axes
             expected = {axis.name: extent for axis, extent in zip(of, extents, strict=True)}
             self.plans[place] = plan(
-                self.expression, self.site, axes, logits=logits, expected=expected, max_bytes=UNLIMITED
+                self.expression,
+                self.site,
+                axes,
+                logits=logits,
+                expected=expected,
+                max_bytes=UNLIMITED,
+                replicas=self.planned.replicas if self.planned else 1,
             )
         return self.plans[place]
 
@@ -218,7 +224,7 @@ def _dressed(frame: Frame, picture: Picture, missing: int, made: Plan, codec: Co
 def fitted(expression: Expression, axes: Sequence[str], shape: Sequence[int], width: int, height: int) -> Expression:
     """The expression pooled to a page's cells, by the farthest value: it is the outliers that one looks for."""
     last = expression.operations[-1] if expression.operations else None
-    if isinstance(last, Stats | Hist | TopK | Pca | Compare) or not 1 <= len(axes) <= MAX_DIMS:
+    if isinstance(last, Stats | Hist | TopK | Pca | Compare | Replicas) or not 1 <= len(axes) <= MAX_DIMS:
         return expression
     pools = [
         Pool(axis, cells, Reducer.ABSMAX)

@@ -39,6 +39,11 @@ class Structure:
         return self._first.placement.sizes if self._producers else trace_pb2.ParallelSizes()
 
     @property
+    def replicas(self) -> int:
+        """Data-parallel ones, from 1."""
+        return max(self.sizes.data, 1)
+
+    @property
     def roles(self) -> list[str]:
         return sorted(set().union(*(producer.roles for producer in self._producers.values())))
 
