@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+LAUNCH = [
+    *["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1"],
+    *["--mixed_precision=no", "--dynamo_backend=no", "--main_process_port=0"],
+]
+"""`accelerate launch` as for two GPUs: on CPUs it starts several ranks by MPI alone. The script chooses CPUs itself."""
 PACKAGES = ("accelerate==1.15.0", "huggingface_hub", "safetensors", "tqdm", "pyyaml")
 
 
