@@ -158,7 +158,8 @@ def test_the_gpu_that_a_neighbour_occupies_is_named(shared_data: Path, tmp_path:
 
     assert ended.code == 0, ended.output[-5000:]
     paged, told = judged(tmp_path)
-    assert paged in ([("slow_gpu", [1], "interference")], [("slow_gpu", [1], "compute")]), told
+    assert [(kind, ranks) for kind, ranks, _ in paged] == [("slow_gpu", [1])], told
+    assert paged[0][2] in {"interference", "compute", "thermal"}, told  # what shares a device heats it, too
 
 
 def steps(folder: Path, training: Future[Ended]) -> int:
