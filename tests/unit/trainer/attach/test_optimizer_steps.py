@@ -14,8 +14,8 @@ from megatronapp.trainer.plugins.base import Degree, Plugin, TimerHub
 from megatronapp.trainer.plugins.chain import PluginChain
 
 
-class Heard(Plugin):
-    name = "heard"
+class Noted(Plugin):
+    name = "noted"
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -31,10 +31,10 @@ class Heard(Plugin):
 
 
 class Attached:
-    def __init__(self, heard: Heard) -> None:
+    def __init__(self, noted: Noted) -> None:
         timers = TimerHub()
-        timers.listeners.append(heard)
-        self.session = Session(PluginChain([heard]), timers, Degree.COLLECTIVES)
+        timers.listeners.append(noted)
+        self.session = Session(PluginChain([noted]), timers, Degree.COLLECTIVES)
 
 
 def optimizer() -> torch.optim.Optimizer:
@@ -42,8 +42,8 @@ def optimizer() -> torch.optim.Optimizer:
 
 
 def steps() -> tuple[OptimizerSteps, list[str]]:
-    heard = Heard()
-    return OptimizerSteps(cast(Attachment, Attached(heard))), heard.events
+    noted = Noted()
+    return OptimizerSteps(cast(Attachment, Attached(noted))), noted.events
 
 
 def step(of: OptimizerSteps, container: Any, *parts: Any) -> None:
