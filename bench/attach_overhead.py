@@ -99,7 +99,7 @@ def run(shape: str, seconds: float) -> None:
     if dist.get_rank() == 0:
         world = dist.get_world_size()
         report = {"shape": shape, "device": _blocks.device_name(device), "ranks": world}
-        print(json.dumps({**report, "step": _report(wall), "processor": _report(processor)}), flush=True)
+        print(json.dumps({**report, "step": _compared(wall), "processor": _compared(processor)}), flush=True)
     dist.destroy_process_group()
 
 
@@ -134,7 +134,7 @@ def _agreed_end(seconds: float, device: Any) -> Callable[[int], bool]:
     return over
 
 
-def _report(timings: Timings) -> dict[str, Any]:
+def _compared(timings: Timings) -> dict[str, Any]:
     modes = {mode: timings.against_first(mode) for mode in BLOCKS.modes[1:]}
     return {"off_ms": round(timings.usual_seconds() * 1e3, 3), **modes}
 

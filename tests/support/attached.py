@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,9 +41,12 @@ def start(
     attach: list[str] | None = None,
     environment: Mapping[str, str] | None = None,
     python: str | Path = sys.executable,
+    launcher: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
-    """`attach`: the command's flags; None: without it. `python`: the training environment's."""
-    command = [str(python), *TORCHRUN, f"--nproc-per-node={ranks}", str(script), *map(str, arguments)]
+    """`attach`: the command's flags; None: without it. `python`: the training environment's. `launcher`: its flags
+    that start the ranks; without any, torchrun's."""
+    starter = launcher or [*TORCHRUN, f"--nproc-per-node={ranks}"]
+    command = [str(python), *starter, str(script), *map(str, arguments)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     return subprocess.Popen(
         command if attach is None else [*ATTACH, *attach, "--", *command],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,14 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("launcher", [(), accelerate.LAUNCH], ids=["torchrun", "accelerate launch"])
 def test_a_step_is_what_the_optimizer_takes_and_accumulation_is_microbatches(
-    tmp_path: Path, environment: dict[str, str]
+    tmp_path: Path, environment: dict[str, str], launcher: Sequence[str]
 ) -> None:
-    plain = run(SCRIPTS / "accelerate_loop.py", environment=environment)
+    script = SCRIPTS / "accelerate_loop.py"
+    plain = run(script, environment=environment, launcher=launcher)
 
-    attached = run(SCRIPTS / "accelerate_loop.py", environment=environment, attach=every_step(tmp_path))
+    attached = run(script, environment=environment, launcher=launcher, attach=every_step(tmp_path))
 
     assert plain.code == 0, plain.output
     assert attached.code == 0, attached.output

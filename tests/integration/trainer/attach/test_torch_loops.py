@@ -9,6 +9,7 @@ import pytest
 from megatronapp.core.trace import file as trace_file
 from megatronapp.v1 import trace_pb2
 from tests.integration.trainer.plugins.scan.traced import RankTrace, read
+from tests.support import training_packages
 from tests.support.attached import SCRIPTS, every_step, run
 
 STEPS = 6
@@ -53,6 +54,25 @@ def test_an_fsdp2_loop_has_its_microbatches_collectives_and_evaluations(tmp_path
         assert [s.microbatch for s in trace.of("backward", step=3)] == [0, 1]
         assert {s.communicator for s in trace.of("all_gather", "reduce_scatter", step=3)} != {""}
         assert len(trace.of("reduce_scatter", step=3)) == 8
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_loop_like_torchtitans_has_its_data_passes_and_one_optimizer_a_step(tmp_path: Path) -> None:
+    environment = training_packages.install(tmp_path / "packages", "torchdata==0.11.0")
+    plain = run(SCRIPTS / "torchtitan_loop.py", STEPS, environment=environment)
+
+    attached = run(SCRIPTS / "torchtitan_loop.py", STEPS, environment=environment, attach=every_step(tmp_path))
+
+    assert len(plain.lines("loss")) == STEPS
+    assert attached.lines("loss") == plain.lines("loss")
+    assert attached.code == plain.code == 0, attached.output
+    for trace in traces(tmp_path, "local/torchtitan-loop"):
+        assert [summary.step for summary in trace.summaries] == list(range(1, STEPS + 1))
+        assert len(trace.of("data", step=3)) == 2
+        assert [s.microbatch for s in trace.of("forward", step=3)] == [0, 1]
+        assert [s.microbatch for s in trace.of("backward", step=3)] == [0, 1]
+        assert len(trace.of("optimizer", step=3)) == 1
 
 
 @pytest.mark.long

@@ -190,16 +190,21 @@ def _optimizers(attachment: Attachment, module: ModuleType) -> None:
 
 
 class OptimizerSteps:
-    """Torch calls it around each step of any optimizer."""
+    """Torch calls it around each step of any optimizer; the steps that one consists of are part of it."""
 
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
         self._timed: Any = nullcontext()
         self._first: Callable[[], Any] = lambda: None
+        self._outermost: Callable[[], Any] = lambda: None
+        """That steps now."""
 
     def before(self, optimizer: Any, *_: Any) -> None:
         import torch.distributed as dist
 
+        if self._outermost() not in (None, optimizer):
+            return
+        self._outermost = weakref.ref(optimizer)
         if self._attachment.session is None and dist.is_initialized():
             from megatronapp.trainer.plugins.base import Degree
 
@@ -213,6 +218,9 @@ class OptimizerSteps:
         from megatronapp.trainer.attach.session import Bounds
         from megatronapp.trainer.plugins.base import Degree
 
+        if self._outermost() is not optimizer:
+            return
+        self._outermost = lambda: None
         self._timed.__exit__(None, None, None)
         self._timed = nullcontext()
         session = self._attachment.session
@@ -226,8 +234,8 @@ class OptimizerSteps:
             session.end(Bounds.OPTIMIZER, known)
 
 
-def _loaders(attachment: Attachment, module: ModuleType) -> None:
-    kind = module.DataLoader
+def _loaders(attachment: Attachment, module: ModuleType, name: str = "DataLoader") -> None:
+    kind = getattr(module, name)
     stock = kind.__iter__
 
     @functools.wraps(stock)
@@ -285,6 +293,7 @@ PATCHES: dict[str, Callable[[Attachment, ModuleType], None]] = {
     "torch.autograd": _autograd,
     "torch.optim.optimizer": _optimizers,
     "torch.utils.data.dataloader": _loaders,
+    "torchdata.stateful_dataloader.stateful_dataloader": functools.partial(_loaders, name="StatefulDataLoader"),
     "torch.serialization": _saves,
     "torch.distributed.checkpoint.state_dict_saver": _saves,
 }
