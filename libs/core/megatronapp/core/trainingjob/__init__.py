@@ -5,7 +5,8 @@ outside and snake_case inside.
 """
 
 from megatronapp.core.trainingjob.job import Metadata, TrainingJob
-from megatronapp.core.trainingjob.spec import Parallelism, Spec
+from megatronapp.core.trainingjob.sizing import Parallelism
+from megatronapp.core.trainingjob.spec import Spec
 from megatronapp.core.trainingjob.status import Condition, ConditionType, Phase, Reason, Status
 
 __all__ = ["Condition", "ConditionType", "Metadata", "Parallelism", "Phase", "Reason", "Spec", "Status", "TrainingJob"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from megatronapp.core.trainingjob import disaggregation, pod_template
 from megatronapp.core.trainingjob.base import Model, ObjectName
 from megatronapp.core.trainingjob.plugins import ZERO_BUBBLE_POLICIES, Plugins
 from megatronapp.core.trainingjob.reserved import TOKEN_FOLDER, hides_token, is_reserved_env
+from megatronapp.core.trainingjob.sizing import Elastic, Parallelism, Rdma, Resources, Scheduling, SharedMemory
 
 MANAGER = "megatronapp.io/operator"
 CHECKPOINTS = "checkpoints"
@@ -22,77 +23,9 @@ DAY_SECONDS = 86_400
 YEARS_SECONDS = 10 * 365 * DAY_SECONDS
 """Ten of them: longer than any job, and dates that far ahead can still be reckoned with."""
 
-Quantity = Annotated[int | str, Field(description="a Kubernetes quantity, such as 8, 500m or 16Gi")]
 ExitCode = Annotated[int, Field(ge=1, le=255)]
 DnsLabel = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^:]*$", max_length=1024)]
-
-
-def _with_text_as_key(toleration: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(toleration.get("key", ""), str):
-        raise ValueError("key must be text")  # pydantic's word for a wrong value
-    return toleration
-
-
-Toleration = Annotated[dict[str, Any], AfterValidator(_with_text_as_key)]
-
-
-class Parallelism(Model):
-    """Sizes of the model-parallel axes; what is left of the world is data parallelism."""
-
-    tensor: int = Field(default=1, ge=1, le=1024)
-    pipeline: int = Field(default=1, ge=1, le=1024)
-    context: int = Field(default=1, ge=1, le=1024)
-    expert: int = Field(default=1, ge=1, le=1024)
-    virtual_pipeline: int = Field(default=1, ge=1, le=1024)
-
-    @property
-    def model_ranks(self) -> int:
-        """Ranks of one data-parallel replica."""
-        return self.tensor * self.pipeline * self.context
-
-    @model_validator(mode="after")
-    def _chunks_need_a_pipeline(self) -> Self:
-        if self.virtual_pipeline > 1 and self.pipeline == 1:
-            raise ValueError("virtualPipeline needs pipeline of at least 2")
-        return self
-
-
-class Resources(Model):
-    limits: dict[str, Quantity] = Field(default_factory=dict)
-    requests: dict[str, Quantity] = Field(default_factory=dict)
-
-
-class SharedMemory(Model):
-    """Shared memory of a pod; NCCL and the data loaders need far more than a container's default of 64 MiB."""
-
-    size: Quantity = "16Gi"
-
-
-class Rdma(Model):
-    resource_name: ObjectName
-    count: int = Field(default=1, ge=1, le=1024)
-    networks: list[ObjectName] = Field(default_factory=list, max_length=16)
-
-
-class Topology(Model):
-    level: ObjectName = Field(description="the node label that names a rack, a zone or the like")
-    mode: Literal["Required", "Preferred"] = "Required"
-
-
-class Scheduling(Model):
-    queue: str = Field(default="", description="Kueue's LocalQueue")
-    gang: Literal["Auto", "None", "Coscheduling", "Volcano", "Native"] = "Auto"
-    topology: Topology | None = None
-    node_selector: dict[str, str] = Field(default_factory=dict)
-    tolerations: list[Toleration] = Field(default_factory=list, max_length=32)
-    exclude_nodes: list[ObjectName] = Field(default_factory=list, max_length=256)
-    priority_class_name: str = ""
-
-
-class Elastic(Model):
-    min_nodes: int = Field(ge=1, le=10_000)
-    max_nodes: int = Field(ge=1, le=10_000)
 
 
 class FailurePolicy(Model):
