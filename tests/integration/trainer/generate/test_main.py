@@ -127,7 +127,8 @@ def test_what_is_wrong_is_said_in_one_line(
         (["--max-positions", "65"], "--max-positions 65: the model has embeddings for 64"),
         (
             ["--pipeline-model-parallel-size", "3"],
-            "--num-layers 4 is no multiple of 3 pipeline stages: change it, or --pipeline-model-parallel-size",
+            "--num-layers 4 is no multiple of 3 pipeline stages: change it, --pipeline-model-parallel-size, or give "
+            "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers",
         ),
         (["--stop-token", "257"], "stop token 257: ids of this model lie from 0 to 256"),
     ],

@@ -2,7 +2,8 @@
 
 identity names the messages of a schedule · port posts, waits and tells observers · torch_transport and native carry,
 late_sends delays what native carries ·
-schedule runs megatron-core's schedules over the port, dynamic steps that choose their order while they run ·
+schedule runs megatron-core's schedules over the port, dynamic steps that choose their order while they run, at a pace
+that a GPU sets ·
 agreement lets the ranks of one stage run the same · linears is the seam of linear layers' products · wgrad puts
 weight gradients off.
 """

@@ -7,8 +7,8 @@ schedules.
 
 The ranks that hold a stage together follow the first of them (agreement.py). Gradients are reduced chunk by chunk, the
 last one first, each as soon as it and those before it are there: replicas that chose other orders still reduce in the
-same one. On a GPU a choice is made when the operation before the last one has ended there, not earlier: the host would
-decide on nothing. Evaluation goes to megatron-core's schedule.
+same one. On a GPU a choice is made shortly before the newest operation ends there (pace.py), not earlier: less would be
+known. Evaluation goes to megatron-core's schedule.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.trainer.pipeline.agreement import Agreement
 from megatronapp.trainer.pipeline.dynamic_step import AnyOrderTransport, Step
+from megatronapp.trainer.pipeline.pace import Durations
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.pipeline.schedule import process_groups
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
@@ -67,6 +68,7 @@ class DynamicSchedule:
         self._make_policy = make_policy
         self._agreement = agreement
         self._wgrad = wgrad
+        self._durations = Durations()
         self.ran: list[Operation] = []
         self.dispatch_seconds = 0.0
         self._groups = process_groups()
@@ -131,6 +133,7 @@ class DynamicSchedule:
             forward_step=forward_step_func,
             data=data_iterator if isinstance(data_iterator, list) else [data_iterator],
             shape=(sequence, micro_batch_size, config.hidden_size),
+            durations=self._durations,
         )
 
     def _make_step(self, **parts: Any) -> Step:

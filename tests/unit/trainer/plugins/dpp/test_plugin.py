@@ -41,7 +41,8 @@ def test_it_asks_for_messages_in_any_order_over_the_lane_that_is_named() -> None
         ("--use-dpp", "--use-dpp needs a pipeline: give --pipeline-model-parallel-size 2 or more"),
         (
             f"{ASKED} --num-layers 5",
-            "--num-layers 5 is no multiple of 2 pipeline stages: change it, or --pipeline-model-parallel-size",
+            "--num-layers 5 is no multiple of 2 pipeline stages: change it, --pipeline-model-parallel-size, or give "
+            "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers",
         ),
         (
             f"{ASKED} --num-layers 6",

@@ -1,0 +1,124 @@
+"""When a stage on a GPU chooses its next operation: late enough to know what has come, early enough that the device
+does not wait for the choice.
+
+The host launches an operation while the one before it runs. Where it chose as soon as it could, when the one before
+that has ended, nothing that arrives meanwhile would be known to the choice: that costs most of what choosing gains
+(`python -m bench.dispatch_ahead`). So it waits until the running operation is about to end. What an operation takes is
+what its lane usually takes, times how much longer than usual its microbatch has taken in the step's other operations,
+since sequences differ in length. Where that was wrong by much, it chooses earlier by as much; and it never waits beyond
+the operation's end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, Self
+
+from megatronapp.core.pipeline.operations import Kind, Operation
+
+LEAD_SECONDS = 500e-6
+"""Choosing takes about 0.1 ms, and the first kernel of an operation comes as late again."""
+POLL_SECONDS = 100e-6
+WEIGHT = 1 / 16
+"""Of the newest of a lane's operations, in what it usually takes."""
+
+Lane = tuple[Kind, int]
+
+
+class Mark(Protocol):
+    """A place in the stream's work, as torch.cuda.Event with timing."""
+
+    def query(self) -> bool: ...
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end_event: Self, /) -> float:
+        """In milliseconds."""
+
+
+class Expected(NamedTuple):
+    seconds: float
+    error_seconds: float
+    """By which operations of the lane usually differ from it."""
+
+
+class Durations:
+    """What a stage's operations take on its device, learnt over steps."""
+
+    def __init__(self) -> None:
+        self._usual: dict[Lane, Expected] = {}
+        self._of_microbatch: dict[int, tuple[float, float]] = {}
+        """Seconds that its operations took in this step, and usually take."""
+
+    def begin_step(self) -> None:
+        self._of_microbatch.clear()
+
+    def expected(self, operation: Operation) -> Expected | None:
+        """None: nothing is known of the lane yet."""
+        usual = self._usual.get(operation[:2])
+        if usual is None:
+            return None
+        taken, usually = self._of_microbatch.get(operation.microbatch, (0.0, 0.0))
+        return usual._replace(seconds=usual.seconds * (taken / usually if usually else 1.0))
+
+    def observe(self, operation: Operation, seconds: float) -> None:
+        lane, expected = operation[:2], self.expected(operation)
+        usual = self._usual.get(lane, Expected(seconds, 0.0))
+        error = abs(seconds - expected.seconds) if expected else 0.0
+        self._usual[lane] = Expected(
+            usual.seconds + (seconds - usual.seconds) * WEIGHT,
+            usual.error_seconds + (error - usual.error_seconds) * WEIGHT,
+        )
+        taken, usually = self._of_microbatch.get(operation.microbatch, (0.0, 0.0))
+        self._of_microbatch[operation.microbatch] = taken + seconds, usually + usual.seconds
+
+
+class _Launched(NamedTuple):
+    operation: Operation
+    at_seconds: float
+    begin: Mark
+    end: Mark
+
+
+class Pace:
+    """Of one step. `mark` marks where the stream's work stands."""
+
+    def __init__(
+        self,
+        mark: Callable[[], Mark],
+        durations: Durations,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._mark, self._durations, self._clock, self._sleep = mark, durations, clock, sleep
+        self._launched: deque[_Launched] = deque()
+        self._newest_end = 0.0
+        durations.begin_step()
+
+    def launch(self, operation: Operation, run: Callable[[], None]) -> None:
+        at_seconds, begin = self._clock(), self._mark()
+        run()
+        self._launched.append(_Launched(operation, at_seconds, begin, self._mark()))
+
+    def wait_until_one_is_left(self) -> None:
+        """Of the operations that were launched."""
+        while len(self._launched) > 1:
+            ended = self._launched.popleft()
+            ended.end.synchronize()
+            self._newest_end = self._clock()
+            self._durations.observe(ended.operation, ended.begin.elapsed_time(ended.end) / 1e3)
+
+    def wait_until_it_ends_soon(self) -> None:
+        """The one that is left; at once where nothing is known of its lane."""
+        if not self._launched:
+            return
+        running = self._launched[0]
+        expected = self._durations.expected(running.operation)
+        if expected is None:
+            return
+        begun = max(self._newest_end, running.at_seconds)
+        until = begun + expected.seconds - expected.error_seconds - LEAD_SECONDS
+        while (left := until - self._clock()) > 0 and not running.end.query():
+            self._sleep(min(left, POLL_SECONDS))

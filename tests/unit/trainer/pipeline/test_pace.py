@@ -1,0 +1,145 @@
+"""When a stage on a GPU chooses: on a device whose operations last as the test says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+
+import pytest
+
+from megatronapp.core.pipeline.operations import Kind, Operation
+from megatronapp.trainer.pipeline.pace import LEAD_SECONDS, POLL_SECONDS, Durations, Pace
+
+F, B = Kind.FORWARD, Kind.BACKWARD
+LAUNCH_SECONDS = 1e-3
+NEAR = pytest.approx
+
+
+@dataclass
+class Device:
+    """Host and device of one stage; operations run in the order in which they are launched."""
+
+    now: float = 0.0
+    free_at: float = 0.0
+    durations: Durations = field(default_factory=Durations)
+
+    def pace(self) -> Pace:
+        return Pace(self.mark, self.durations, clock=lambda: self.now, sleep=self.sleep)
+
+    def mark(self) -> Place:
+        return Place(self, max(self.now, self.free_at))
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def launch(self, pace: Pace, operation: Operation, seconds: float) -> None:
+        def run() -> None:
+            self.free_at = max(self.now, self.free_at) + seconds
+            self.now += LAUNCH_SECONDS
+
+        pace.launch(operation, run)
+
+    def learn(self, *operations: tuple[Operation, float]) -> None:
+        """In a step of their own."""
+        pace = self.pace()
+        for operation, seconds in (*operations, (Operation(F, 0, 99), 1.0)):
+            self.launch(pace, operation, seconds)
+            pace.wait_until_one_is_left()
+        self.now = self.free_at
+
+
+@dataclass
+class Place:
+    device: Device
+    at: float
+
+    def query(self) -> bool:
+        return self.device.now >= self.at
+
+    def synchronize(self) -> None:
+        self.device.now = max(self.device.now, self.at)
+
+    def elapsed_time(self, end_event: Self, /) -> float:
+        return (end_event.at - self.at) * 1e3
+
+
+def test_the_host_is_one_operation_ahead_of_the_device() -> None:
+    device = Device()
+    pace = device.pace()
+    for microbatch in range(2):
+        device.launch(pace, Operation(F, 0, microbatch), 0.01)
+
+    pace.wait_until_one_is_left()
+
+    assert device.now == NEAR(0.01)
+
+
+def test_of_a_lane_of_which_nothing_is_known_nothing_is_waited_for() -> None:
+    device = Device()
+    pace = device.pace()
+    device.launch(pace, Operation(B, 0, 0), 0.01)
+
+    pace.wait_until_it_ends_soon()
+
+    assert device.now == NEAR(LAUNCH_SECONDS)
+
+
+def test_nothing_is_waited_for_where_nothing_runs() -> None:
+    device = Device()
+
+    device.pace().wait_until_it_ends_soon()
+
+    assert device.now == 0
+
+
+def test_a_choice_waits_until_the_running_operation_is_about_to_end() -> None:
+    device = Device()
+    device.learn((Operation(F, 0, 0), 0.01))
+    pace, begun = device.pace(), device.now
+    device.launch(pace, Operation(F, 0, 0), 0.01)
+
+    pace.wait_until_one_is_left()
+    pace.wait_until_it_ends_soon()
+
+    assert begun + 0.01 - LEAD_SECONDS - POLL_SECONDS <= device.now <= begun + 0.01
+
+
+def test_a_long_microbatch_is_waited_for_longer() -> None:
+    device = Device()
+    device.learn((Operation(F, 0, 0), 0.01), (Operation(B, 0, 0), 0.02))
+    pace = device.pace()
+    device.launch(pace, Operation(F, 0, 1), 0.03)
+    device.launch(pace, Operation(B, 0, 1), 0.06)
+    pace.wait_until_one_is_left()
+    begun = device.now
+
+    pace.wait_until_it_ends_soon()
+
+    assert device.now - begun == NEAR(0.06 - LEAD_SECONDS, abs=5e-3)
+
+
+def test_an_operation_that_ends_early_is_not_waited_beyond() -> None:
+    device = Device()
+    device.learn((Operation(F, 0, 0), 0.01))
+    pace, begun = device.pace(), device.now
+    device.launch(pace, Operation(F, 0, 0), 0.004)
+
+    pace.wait_until_it_ends_soon()
+
+    assert device.now <= begun + 0.004 + POLL_SECONDS
+
+
+def test_lanes_that_waver_are_chosen_earlier_by_as_much() -> None:
+    def expected(*seconds: float) -> tuple[float, float]:
+        durations = Durations()
+        for each in seconds:
+            durations.begin_step()
+            durations.observe(Operation(F, 0, 0), each)
+        found = durations.expected(Operation(F, 0, 1))
+        assert found is not None
+        return found
+
+    steady, wavering = expected(*[0.01] * 50), expected(*[0.008, 0.012] * 25)
+
+    assert steady == NEAR((0.01, 0.0))
+    assert wavering == NEAR((0.01, 0.002), rel=0.1)
