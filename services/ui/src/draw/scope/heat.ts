@@ -87,10 +87,14 @@ export interface Counts {
 /** Cells of a plane that are no values. */
 export function countSpecial({ values, states }: Pick<Picture, 'values' | 'states'>, plane: Plane): Counts {
   let [nonfinite, masked, missing] = [0, 0, 0]
-  for (let i = plane.offset; i < plane.offset + plane.rows * plane.columns; i += 1) {
-    if (states[i] === STATE.masked) masked += 1
-    else if (states[i] === STATE.missing) missing += 1
-    else if (states[i] === STATE.nan || !Number.isFinite(values[i])) nonfinite += 1
+  const end = plane.offset + plane.rows * plane.columns
+  for (let i = plane.offset; i < end; i += 1) {
+    const state = states[i]
+    if (state === STATE.value) {
+      if (values[i] - values[i] !== 0) nonfinite += 1 // of an infinity that is no number
+    } else if (state === STATE.masked) masked += 1
+    else if (state === STATE.missing) missing += 1
+    else nonfinite += 1
   }
   return { nonfinite, masked, missing }
 }
