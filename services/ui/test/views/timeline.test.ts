@@ -67,6 +67,12 @@ describe('the timeline', () => {
     await shown.until(() => summary(shown).includes('77') && grids(gateway).length > 1)
     const laidOut = vi.mocked(layout.layoutRows)
     await shown.until(() => laidOut.mock.calls.at(-1)?.[2].length)
+    let [known, quiet] = [0, 0] // what the page has asked for comes in pieces
+    await shown.until(() => {
+      quiet = laidOut.mock.calls.length === known ? quiet + 1 : 0
+      known = laidOut.mock.calls.length
+      return quiet > 20
+    })
     laidOut.mockClear()
     gateway.advance(world)
     await shown.until(() => summary(shown).includes('to 1201'))
