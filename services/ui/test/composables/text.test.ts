@@ -14,7 +14,7 @@ describe('dictionaries', () => {
 })
 
 /** Names and symbols that Chinese texts write so too. */
-const NAMES = new Set('English Rank GPU NCCL NVLink MLP noise nat Logit lens top pca query key Top the end'.split(' '))
+const NAMES = new Set('English Rank GPU NCCL RAS DP NVLink MLP noise nat Logit lens top pca query key Top the end'.split(' '))
 
 it('no text of the Chinese page is left in English', () => {
   const words = (text: string): string[] => text.replace(/\{\w+\}/g, '').match(/[A-Za-z]{2,}/g) ?? []
