@@ -3,7 +3,7 @@ does not wait for the choice.
 
 The host launches an operation while the one before it runs. Where it chose as soon as it could, when the one before
 that has ended, nothing that arrives meanwhile would be known to the choice: that costs a third to all of what choosing
-gains (`python -m bench.dispatch_ahead`). So it waits until the running operation is about to end. What an operation takes is
+gains (`python -m bench.dispatch_ahead`). So it waits until the running operation is about to end. What that takes is
 what its lane usually takes, times how much longer than usual its microbatch has taken in the step's other operations,
 since sequences differ in length. Where that was wrong by much, it chooses earlier by as much; and it never waits beyond
 the operation's end.
