@@ -2,72 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Self
-
 import pytest
 
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.trainer.pipeline.pace import LEAD_SECONDS, POLL_SECONDS, Durations, Pace
+from tests.support.paced_device import Device
 
 F, B = Kind.FORWARD, Kind.BACKWARD
-LAUNCH_SECONDS = 1e-3
 NEAR = pytest.approx
 
 
-@dataclass
-class Device:
-    """Host and device of one stage; operations run in the order in which they are launched."""
-
-    now: float = 0.0
-    free_at: float = 0.0
-    durations: Durations = field(default_factory=Durations)
-
-    def pace(self) -> Pace:
-        return Pace(self.mark, self.durations, clock=lambda: self.now, sleep=self.sleep)
-
-    def mark(self) -> Place:
-        return Place(self, max(self.now, self.free_at))
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def launch(self, pace: Pace, operation: Operation, seconds: float) -> None:
-        def run() -> None:
-            self.free_at = max(self.now, self.free_at) + seconds
-            self.now += LAUNCH_SECONDS
-
-        pace.launch(operation, run)
-
-    def learn(self, *operations: tuple[Operation, float]) -> None:
-        """In a step of their own."""
-        pace = self.pace()
-        for operation, seconds in (*operations, (Operation(F, 0, 99), 1.0)):
-            self.launch(pace, operation, seconds)
-            pace.wait_until_one_is_left()
-        self.now = self.free_at
+def launch(device: Device, pace: Pace, operation: Operation, seconds: float) -> None:
+    pace.launch(operation, lambda: device.launch(seconds))
 
 
-@dataclass
-class Place:
-    device: Device
-    at: float
-
-    def query(self) -> bool:
-        return self.device.now >= self.at
-
-    def synchronize(self) -> None:
-        self.device.now = max(self.device.now, self.at)
-
-    def elapsed_time(self, end_event: Self, /) -> float:
-        return (end_event.at - self.at) * 1e3
+def learn(device: Device, *operations: tuple[Operation, float]) -> None:
+    """In a step of their own."""
+    pace = device.pace()
+    for operation, seconds in (*operations, (Operation(F, 0, 99), 1.0)):
+        launch(device, pace, operation, seconds)
+        pace.wait_until_one_is_left()
+    device.now = device.free_at
 
 
 def test_the_host_is_one_operation_ahead_of_the_device() -> None:
     device = Device()
     pace = device.pace()
     for microbatch in range(2):
-        device.launch(pace, Operation(F, 0, microbatch), 0.01)
+        launch(device, pace, Operation(F, 0, microbatch), 0.01)
 
     pace.wait_until_one_is_left()
 
@@ -77,11 +39,11 @@ def test_the_host_is_one_operation_ahead_of_the_device() -> None:
 def test_of_a_lane_of_which_nothing_is_known_nothing_is_waited_for() -> None:
     device = Device()
     pace = device.pace()
-    device.launch(pace, Operation(B, 0, 0), 0.01)
+    launch(device, pace, Operation(B, 0, 0), 0.01)
 
     pace.wait_until_it_ends_soon()
 
-    assert device.now == NEAR(LAUNCH_SECONDS)
+    assert device.now == 0
 
 
 def test_nothing_is_waited_for_where_nothing_runs() -> None:
@@ -94,9 +56,9 @@ def test_nothing_is_waited_for_where_nothing_runs() -> None:
 
 def test_a_choice_waits_until_the_running_operation_is_about_to_end() -> None:
     device = Device()
-    device.learn((Operation(F, 0, 0), 0.01))
+    learn(device, (Operation(F, 0, 0), 0.01))
     pace, begun = device.pace(), device.now
-    device.launch(pace, Operation(F, 0, 0), 0.01)
+    launch(device, pace, Operation(F, 0, 0), 0.01)
 
     pace.wait_until_one_is_left()
     pace.wait_until_it_ends_soon()
@@ -106,10 +68,10 @@ def test_a_choice_waits_until_the_running_operation_is_about_to_end() -> None:
 
 def test_a_long_microbatch_is_waited_for_longer() -> None:
     device = Device()
-    device.learn((Operation(F, 0, 0), 0.01), (Operation(B, 0, 0), 0.02))
+    learn(device, (Operation(F, 0, 0), 0.01), (Operation(B, 0, 0), 0.02))
     pace = device.pace()
-    device.launch(pace, Operation(F, 0, 1), 0.03)
-    device.launch(pace, Operation(B, 0, 1), 0.06)
+    launch(device, pace, Operation(F, 0, 1), 0.03)
+    launch(device, pace, Operation(B, 0, 1), 0.06)
     pace.wait_until_one_is_left()
     begun = device.now
 
@@ -120,9 +82,9 @@ def test_a_long_microbatch_is_waited_for_longer() -> None:
 
 def test_an_operation_that_ends_early_is_not_waited_beyond() -> None:
     device = Device()
-    device.learn((Operation(F, 0, 0), 0.01))
+    learn(device, (Operation(F, 0, 0), 0.01))
     pace, begun = device.pace(), device.now
-    device.launch(pace, Operation(F, 0, 0), 0.004)
+    launch(device, pace, Operation(F, 0, 0), 0.004)
 
     pace.wait_until_it_ends_soon()
 

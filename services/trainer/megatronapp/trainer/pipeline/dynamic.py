@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import torch
 from megatron.core import parallel_state
 from megatron.core.utils import get_model_config
 
@@ -25,7 +26,7 @@ from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.trainer.pipeline.agreement import Agreement
 from megatronapp.trainer.pipeline.dynamic_step import AnyOrderTransport, Step
-from megatronapp.trainer.pipeline.pace import Durations
+from megatronapp.trainer.pipeline.pace import Durations, Mark, Pace
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.pipeline.schedule import process_groups
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
@@ -133,8 +134,14 @@ class DynamicSchedule:
             forward_step=forward_step_func,
             data=data_iterator if isinstance(data_iterator, list) else [data_iterator],
             shape=(sequence, micro_batch_size, config.hidden_size),
-            durations=self._durations,
+            pace=Pace(_mark, self._durations) if next(chunks[0].parameters()).is_cuda else None,
         )
 
     def _make_step(self, **parts: Any) -> Step:
         return Step(**parts)
+
+
+def _mark() -> Mark:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event

@@ -21,7 +21,7 @@ from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.trainer.pipeline.agreement import Agreement
-from megatronapp.trainer.pipeline.pace import Durations, Mark, Pace
+from megatronapp.trainer.pipeline.pace import Pace
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Post, Transport
 from megatronapp.trainer.pipeline.shapes import ShapeMessages, received
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
@@ -77,7 +77,8 @@ class Step:
     data: list[Iterator[Any]]
     shape: tuple[int, ...]
     """Of what is received, unless lengths differ."""
-    durations: Durations
+    pace: Pace | None
+    """None: choices are not launched ahead of the device, as there is none beside the host."""
     losses: list[Any] = field(default_factory=list)
     ran: list[Operation] = field(default_factory=list)
     dispatch_seconds: float = 0.0
@@ -97,7 +98,6 @@ class Step:
         self._device = torch.cuda.current_device()
         self._tokens = torch.zeros([], dtype=torch.int, device=self._device)
         self._longest_seconds = 0.0
-        self._pace = Pace(_mark, self.durations) if self._tokens.is_cuda else None
         self._with_no_sync = ExitStack()
 
     # ---- the step
@@ -126,10 +126,10 @@ class Step:
         operation = self._next()
         began = time.perf_counter()
         self.policy.start(operation)
-        if self._pace is None:
+        if self.pace is None:
             self._launch(operation)
         else:
-            self._pace.launch(operation, lambda: self._launch(operation))
+            self.pace.launch(operation, lambda: self._launch(operation))
         self._done[operation.kind, operation.chunk] += 1
         self._moved = (operation.chunk,)
         self.policy.end(operation)
@@ -148,12 +148,12 @@ class Step:
 
     def _next(self) -> Operation:
         """What to run next, once something can. Raises TrainingError when nothing can for too long."""
-        if self._pace is not None:
-            self._pace.wait_until_one_is_left()
+        if self.pace is not None:
+            self.pace.wait_until_one_is_left()
         if self.agreement is not None and not self.agreement.leads:
             return self._follow(self.agreement)
-        if self._pace is not None and not self.policy.strict:  # what has an order has nothing to wait for
-            self._pace.wait_until_it_ends_soon()
+        if self.pace is not None and not self.policy.strict:  # what has an order has nothing to wait for
+            self.pace.wait_until_it_ends_soon()
         operation = self._choose()
         if self.agreement is not None:
             self.agreement.send_decision(self.layout.number(operation))
@@ -324,12 +324,6 @@ class Step:
             reduce = _listed(self.config.grad_sync_func)
             if reduce:
                 reduce[chunk](self.chunks[chunk].parameters())
-
-
-def _mark() -> Mark:
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
 
 
 def _listed(functions: Any) -> Sequence[Any]:

@@ -112,8 +112,8 @@ class RecomputeStep(Step):
         self._posted_inputs: dict[Operation, tuple[list[Pending], torch.Tensor]] = {}
 
     def _next(self) -> Operation:
-        if self._pace is not None:
-            self._pace.wait_until_one_is_left()
+        if self.pace is not None:
+            self.pace.wait_until_one_is_left()
         self._post_receives()
         operation: Operation = self.policy.order[0]  # type: ignore[attr-defined]
         return operation
