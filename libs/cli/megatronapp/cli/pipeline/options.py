@@ -11,6 +11,7 @@ import typer
 from megatronapp.cli.pipeline.recordings import read_recording
 from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline.arrays import PassTimes
+from megatronapp.core.pipeline.choosing import LAUNCH_NS, LEAD_NS, Choosing
 from megatronapp.core.pipeline.lanes import WHOLE
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.recorded import Recorded
@@ -37,6 +38,10 @@ class Times:
     dgrad_ms: Annotated[float, typer.Option(help="backward without the gradients of the weights")] = 13.0
     wgrad_ms: Annotated[float, typer.Option(help="gradients of the weights")] = 7.0
     split_overhead: Annotated[float, typer.Option(help="of a backward's time, that the split of B and W costs")] = 0.0
+    decision_lead_ms: Annotated[
+        float, typer.Option(help="a stage chooses so long before its running operation ends; 0 on CPUs")
+    ] = LEAD_NS / 1e6
+    launch_ms: Annotated[float, typer.Option(help="from a choice to its first kernel; 0 on CPUs")] = LAUNCH_NS / 1e6
     trace: Annotated[
         Path | None,
         typer.Option(help="a trace folder (--trace-dir) or MegaScan's files: times are drawn from its steps"),
@@ -165,6 +170,7 @@ def asked(options: Simulated) -> Asked:
             optimizer_ns=_ns(options.optimizer_ms),
             barrier=options.step_barrier,
         ),
+        choosing=Choosing(_ns(options.decision_lead_ms), _ns(options.launch_ms)),
         replicas=options.replicas,
         draws=options.draws,
         seed=options.seed,

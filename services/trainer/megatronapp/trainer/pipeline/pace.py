@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self
 
+from megatronapp.core.pipeline.choosing import LEAD_NS
 from megatronapp.core.pipeline.operations import Kind, Operation
 
-LEAD_SECONDS = 500e-6
-"""Choosing took 0.06 to 0.14 ms on H100 hosts; the rest is for the operation's way to its first kernel."""
+LEAD_SECONDS = LEAD_NS / 1e9
 POLL_SECONDS = 100e-6
 WEIGHT = 1 / 16
 """Of the newest of a lane's operations, in what it usually takes."""

@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from megatronapp.core.pipeline import orders
+from megatronapp.core.pipeline.choosing import FREE, Choosing
 from megatronapp.core.pipeline.lanes import WHOLE
 from megatronapp.core.pipeline.operations import Operation
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.simulator.links import Links, wire
-from megatronapp.core.pipeline.simulator.run import Run, Schedule, run, strict
+from megatronapp.core.pipeline.simulator.run import Run, Schedule, dynamic, run, strict
 from tests.support.naive_pipeline import Key, Naive
 from tests.support.random_pipelines import Case, random_case
 
@@ -126,3 +128,25 @@ def test_a_pending_wgrad_holds_its_share_of_the_memory() -> None:
 
     assert whole.peaks == (4.0,)
     assert part.peaks == (1.75,)
+
+
+def test_what_comes_after_a_choice_was_made_is_not_known_to_it() -> None:
+    layout = Layout(stages=4, chunks=2, microbatches=16, split=True)
+    schedule = dynamic("", layout, orders.all_stages("interleaved-zb", layout), [11] * layout.stages)
+    durations = np.tile(np.repeat([52, 72, 34], layout.chunks * layout.microbatches), (layout.stages, 1))
+
+    def end_of(choosing: Choosing) -> int:
+        return run(layout, schedule, durations, wire(layout, Links()), choosing=choosing).end_ns
+
+    in_time, hasty, afterwards = end_of(Choosing(5, 2)), end_of(Choosing(1000, 2)), end_of(Choosing(0, 2))
+    assert end_of(FREE) < in_time < min(hasty, afterwards)
+
+
+def test_an_order_that_is_run_as_it_is_has_nothing_to_choose() -> None:
+    layout = Layout(stages=2, chunks=1, microbatches=4, split=False)
+    fixed = strict("", layout, orders.all_stages("1f1b", layout))
+    durations, wiring = np.full((2, layout.operations), 100, np.int64), wire(layout, Links())
+
+    ends = {run(layout, fixed, durations, wiring, choosing=each).end_ns for each in (FREE, Choosing(50, 70))}
+
+    assert len(ends) == 1

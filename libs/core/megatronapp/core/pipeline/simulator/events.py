@@ -28,18 +28,22 @@ def deliver(now: int, link: int, occupancy: int, delay: int, link_free: Any) -> 
 
 def simulate(
     stages: int, chunks: int, microbatches: int, strict: bool, reserve: bool, blocking: bool,
-    pending: int, caps: Any, places: Any, durations: Any,
+    pending: int, launch: int, caps: Any, places: Any, durations: Any, lead: Any,
     next_stage: Any, next_lane: Any, link: Any, occupancy: Any, delay: Any,
     link_free: Any, arrivals: Any, begins: Any, started: Any, held: Any,
 ) -> int:  # fmt: skip
     """Run until nothing happens any more. Returns when the last operation ended.
 
+    A stage chooses `lead` before the running operation ends, and not before it begins; the chosen one begins no sooner
+    than `launch` later. What a stage gives itself it knows when it chooses; others get it when the operation ends.
+
     By stage and operation: places, durations, occupancy, delay (of the message that the operation needs), arrivals
     (changed), begins (filled in). By stage and lane: next_stage and next_lane that need the result (−1: none), link (of
-    the message), started (changed). By stage: caps, held (changed).
+    the message), lead (of the running operation), started (changed). By stage: caps, held (changed).
     """
     running = [NOTHING for _ in range(stages)]
-    until = [0 for _ in range(stages)]
+    chooses = [0 for _ in range(stages)]  # when the next one is chosen
+    free = [0 for _ in range(stages)]  # when what runs has ended
     events = list(range(stages))  # time · stages + stage; at 0 every stage looks for work
     last = 0
     while len(events) > 0:
@@ -49,19 +53,19 @@ def simulate(
             stage = heappop(events) % stages
             awake.append(stage)
             lane = running[stage]
-            if lane == NOTHING or until[stage] != now:
+            if lane == NOTHING or chooses[stage] != now:
                 continue
             running[stage] = NOTHING
-            last = now
+            last = max(last, free[stage])
             end(started[stage], held[stage], chunks, lane, pending)
             target = next_stage[stage][lane]
             if target < 0:
                 continue
             there = next_lane[stage][lane]
             needs = there * microbatches + started[stage][lane] - 1
-            at = now
+            at = now if target == stage else free[stage]
             if not blocking:
-                at = deliver(now, link[target][there], occupancy[target][needs], delay[target][needs], link_free)
+                at = deliver(at, link[target][there], occupancy[target][needs], delay[target][needs], link_free)
             arrivals[target][needs] = at
             heappush(events, at * stages + target)
         awake.sort()
@@ -75,12 +79,13 @@ def simulate(
             if lane == NOTHING:
                 continue
             number = lane * microbatches + started[stage][lane]
-            begin = now
+            begin = max(free[stage], now + launch)
             if blocking and lane < 2 * chunks:
-                begin = deliver(now, link[stage][lane], occupancy[stage][number], delay[stage][number], link_free)
+                begin = deliver(begin, link[stage][lane], occupancy[stage][number], delay[stage][number], link_free)
             start(started[stage], held[stage], chunks, lane)
             begins[stage][number] = begin
             running[stage] = lane
-            until[stage] = begin + durations[stage][number]
-            heappush(events, until[stage] * stages + stage)
+            free[stage] = begin + durations[stage][number]
+            chooses[stage] = max(begin, free[stage] - lead[stage][lane])
+            heappush(events, chooses[stage] * stages + stage)
     return last

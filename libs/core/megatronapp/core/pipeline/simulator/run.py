@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from megatronapp.core.pipeline.arrays import Whole
+from megatronapp.core.pipeline.choosing import FREE, Choosing
 from megatronapp.core.pipeline.lanes import PEAK, WHOLE
 from megatronapp.core.pipeline.operations import Operation
 from megatronapp.core.pipeline.placement import Layout
@@ -81,19 +82,22 @@ class Run:
 
 def run(
     layout: Layout, schedule: Schedule, durations: Whole, wiring: Wiring, *,
-    late: Whole | None = None, engine: Engine | None = None,
+    late: Whole | None = None, choosing: Choosing = FREE, engine: Engine | None = None,
 ) -> Run:  # fmt: skip
     """Simulate. durations: (stages, operations) in ns, at least 1; late: what is added to
-    the delay of the message that each operation needs, also of those that stay on their stage.
+    the delay of the message that each operation needs, also of those that stay on their stage. A strict order has
+    nothing to choose.
 
     engine: `in_python`, or a compiled one that takes the same arrays.
     """
     delay = wiring.delay if late is None else wiring.delay + late
+    choosing = FREE if schedule.strict else choosing
+    lead = np.zeros((layout.stages, layout.lanes), np.int64) + choosing.lead_ns
     begins = np.full(durations.shape, NOT_RUN, np.int64)
     held = np.zeros((layout.stages, 2), np.int64)
     end_ns = (engine or in_python)(
         layout.stages, layout.chunks, layout.microbatches, schedule.strict, schedule.reserve, wiring.blocking,
-        schedule.pending, np.array(schedule.caps, np.int64), schedule.places, durations,
+        schedule.pending, choosing.launch_ns, np.array(schedule.caps, np.int64), schedule.places, durations, lead,
         wiring.next_stage, wiring.next_lane, wiring.link, wiring.occupancy, delay,
         np.zeros(max(1, wiring.links), np.int64), first_arrivals(layout), begins,
         np.zeros((layout.stages, layout.lanes), np.int64), held,

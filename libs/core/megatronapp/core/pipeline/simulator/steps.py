@@ -9,6 +9,7 @@ import numpy as np
 
 from megatronapp.core.errors import TrainingError, UsageError
 from megatronapp.core.pipeline.arrays import Floats, PassTimes, Whole
+from megatronapp.core.pipeline.choosing import FREE, Choosing
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.simulator.bound import step_bound_ns
 from megatronapp.core.pipeline.simulator.links import Links, wire
@@ -38,6 +39,7 @@ class Setting:
     variation: Variation
     links: Links
     end: StepEnd
+    choosing: Choosing = FREE
     replicas: int = 1
     draws: int = 1
     seed: int = 0
@@ -87,7 +89,9 @@ def draw_runs(
         for replica in range(setting.replicas if variation.random else 1):
             random = np.random.default_rng([setting.seed, draw, replica])
             durations, late = variation.draw(layout, times, random)
-            done = run(layout, schedule, durations, wiring, late=late * crosses, engine=engine)
+            done = run(
+                layout, schedule, durations, wiring, late=late * crosses, choosing=setting.choosing, engine=engine
+            )
             if not done.complete:
                 raise TrainingError(f"{schedule.name} stops for ever: {stuck(done)}")
             runs.append((done, step_bound_ns(layout, durations, wiring, barrier=setting.end.barrier)))
