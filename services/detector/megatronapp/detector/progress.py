@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from megatronapp.core.trace.membership import Process
 from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import everyone, patience, profiles
 from megatronapp.detector.members import Member
@@ -140,22 +141,25 @@ class Progress:
         """Take the newest heartbeat of a rank's process."""
         process = member.process
         state = self._ranks.get(process.rank) or self._known(process.rank)
-        step, phase, frontiers = heartbeat.step, _phase(heartbeat, member), heartbeat.frontiers
+        step, activity, frontiers = heartbeat.step, heartbeat.activity, heartbeat.frontiers
+        phase = patience.STEP if heartbeat.phase == _PHASE_STEP else _phase(heartbeat, member)
         known = state.positions
         stands = step == state.step and frontiers == known.frontiers
+        lost = process.lost_unix_ns > 0 and process.lost
         # A goodbye moves nobody who waits.
         moved = not stands or (phase != state.phase and not process.closed) or not state.heard_unix_ns
         if not stands or known.groups is not member.groups:
             known.update(member.groups, frontiers)
         self._pass_time(unix_ns, moved=moved)
-        state.step, state.activity, state.node = step, heartbeat.activity, process.placement.node
+        state.step, state.activity, state.node = step, activity, process.placement.node
         if heartbeat.HasField("stack"):
             self._see(process.rank, state, with_what_was_said(heartbeat.stack, None if moved else state.stack))
         elif not stands and state.stack is not None:
             self._see(process.rank, state, None)
-        self._stands(state, phase, closing=process.closed, lost=process.lost)
+        if (state.phase, state.closing, state.lost) != (phase, process.closed, lost):
+            self._stands(state, phase, closing=process.closed, lost=lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
-        state.computing = profiles.of_device(process.device).thread_computes and _computes(state, heartbeat)
+        state.computing = activity in PASSES and _computes(state, process, heartbeat)
         state.clock_ns, state.cpu_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns
         state.heard_unix_ns = self._heard_unix_ns
         if step > self._step:
@@ -375,14 +379,12 @@ def _phase(heartbeat: trace_pb2.SentHeartbeat, member: Member) -> int:
     """What the rank is in. One that does not tell is starting until it is past its first step; a phase that this
     version does not know is no ordinary step, and is waited for as long as a start."""
     phase = heartbeat.phase
-    if phase == _PHASE_STEP:
-        return patience.STEP
     if phase == trace_pb2.PHASE_UNSPECIFIED:
         return patience.START if heartbeat.step <= member.process.schedule.first_step else patience.STEP
     return phase if phase in patience.PHASES else patience.START
 
 
-def _computes(state: _Rank, heartbeat: trace_pb2.SentHeartbeat) -> bool:
-    """Whether the training thread has computed since the last heartbeat."""
+def _computes(state: _Rank, process: Process, heartbeat: trace_pb2.SentHeartbeat) -> bool:
+    """Whether the training thread of a rank that is in a pass has computed since the last heartbeat."""
     passed, used = heartbeat.clock_ns - state.clock_ns, heartbeat.thread_cpu_ns - state.cpu_ns
-    return heartbeat.activity in PASSES and passed > 0 and used > BUSY_SHARE * passed
+    return profiles.of_device(process.device).thread_computes and passed > 0 and used > BUSY_SHARE * passed
