@@ -19,6 +19,7 @@ from megatronapp.trainer import launch  # noqa: F401  (imported once, before the
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.dpp import DppPlugin
 from tests.support.forked import run_forked
+from tests.support.stuck import stuck
 from tests.support.varied_orders import trained
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
@@ -61,6 +62,39 @@ class Killed(Plugin):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Stuck(Killed):
+    """As Killed; the others are stuck in a native call when they come to their part in the gradients' norm."""
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
+        plugin = cls()
+        plugin.dies = context.identity.rank == cls.victim
+        return plugin
+
+    dies = False
+
+    def step_begin(self, step: int) -> None:
+        self._step = step
+
+    def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            if self._step < 3:
+                return step()
+            if not self.dies:
+                stuck()
+            time.sleep(0.5)
+            return self._end()
+
+        return run
+
+
+def run_stuck(victim: int, noted: Path) -> None:
+    Killed.victim, Killed.noted = victim, noted
+    with noted.with_suffix(f".{os.environ['RANK']}").open("w") as said:
+        os.dup2(said.fileno(), 2)
+    trained(FLAGS, DppPlugin, Stuck, steps=STEPS)
+
+
 def error_of(victim: int, in_collective: bool, noted: Path) -> tuple[float, str]:
     """When this rank's run broke off, and with which error."""
     Killed.victim, Killed.in_collective, Killed.noted = victim, in_collective, noted
@@ -82,3 +116,15 @@ def test_it_is_named_within_two_seconds(tmp_path: Path, victim: int, in_collecti
     named = [at - killed for at, error in survivors if f"rank {victim} is lost" in error]
     assert named, survivors
     assert min(named) < WITHIN_SECONDS
+
+
+@pytest.mark.timeout(120)
+def test_ranks_that_are_stuck_in_a_native_call_are_ended_by_its_neighbours_watch(tmp_path: Path) -> None:
+    noted, victim, neighbours = tmp_path / "killed", 1, (0, 2)
+
+    run_forked(STAGES, run_stuck, victim, noted, may_die=range(STAGES))
+
+    for rank in neighbours:
+        said = noted.with_suffix(f".{rank}")
+        assert f"error: rank {victim} is lost" in said.read_text()
+        assert said.stat().st_mtime - float(noted.read_text()) < WITHIN_SECONDS

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from megatronapp.trainer import checkpoint_folder
+from megatronapp.trainer import checkpoint_folder, rank_exit
 from megatronapp.trainer import main as trainer_main
 from megatronapp.trainer.main import main
 from tests.support.forked import RankFailedError, run_forked
@@ -98,7 +98,7 @@ def test_another_rank_than_the_first_says_what_is_wrong_where_nobody_has_ended_i
 
 def missing_plugin(flags: str, log: Path) -> tuple[int, str, str]:
     log.touch()
-    trainer_main.TERMINATION_LOG = log
+    rank_exit.TERMINATION_LOG = log
     trainer_main.FIRST_RANK_SECONDS = 0.1
     trainer_main.installed = lambda: ["scan", "scope", "dpp", "faults"]
     return *exit_code_and_output(flags), log.read_text()

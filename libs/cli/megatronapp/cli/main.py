@@ -10,6 +10,7 @@ import typer
 
 from megatronapp.cli import analyze, attach, doctor, quarantine, run, scope, serve, token, trace, train, up
 from megatronapp.cli.demo import command as demo
+from megatronapp.cli.option_groups import command
 from megatronapp.cli.pipeline import plan, simulate
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import configure
@@ -56,8 +57,8 @@ app.add_typer(train.data_app, name="data")
 app.add_typer(trace.trace_app, name="trace")
 app.add_typer(scope.scope_app, name="scope")
 app.command("analyze", **train.PASS_THROUGH)(analyze.analyze)
-app.command("simulate")(simulate.simulate)
-app.command("plan")(plan.plan)
+app.command("simulate")(command(simulate.SimulateOptions, simulate.simulate))
+app.command("plan")(command(plan.PlanOptions, plan.plan))
 app.command("interfere", **train.PASS_THROUGH)(train.interfere)
 app.command("quarantine", **train.PASS_THROUGH)(quarantine.quarantine)
 app.command("doctor")(doctor.doctor)

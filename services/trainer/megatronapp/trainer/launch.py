@@ -54,6 +54,7 @@ from megatronapp.trainer.plugins.generating import Between, MakeResident, Reside
 from megatronapp.trainer.recipe import RunRecipe
 from megatronapp.trainer.run_start import Start
 from megatronapp.trainer.stepping import Stepper
+from megatronapp.trainer.throughput import Throughput
 from megatronapp.trainer.versions import library_versions
 from megatronapp.trainer.wandb_reporter import WandbReporter
 from megatronapp.trainer.worlds import World
@@ -110,8 +111,13 @@ def _runner(opened: Opened, reporters: Sequence[Reporter]) -> Runner:
         assert opened.runner is not None, "a rank without a stepper has a plug-in's runner"  # noqa: S101
         return opened.runner
     vocabulary = model.padded_vocabulary(opened.tokenizer.vocab_size, opened.config.model, opened.layout)
-    flops = family_of(opened.config.model).flops_per_sequence(opened.config, vocabulary)
-    return Trainer(opened.stepper, reporters, flops_per_sequence=flops)
+    family, config = family_of(opened.config.model), opened.config
+
+    def flops_of(length: int) -> float:
+        of_length = replace(config, training=replace(config.training, seq_length=length))
+        return family.flops_per_sequence(of_length, vocabulary)
+
+    return Trainer(opened.stepper, reporters, Throughput(config.training, flops_of))
 
 
 @contextmanager

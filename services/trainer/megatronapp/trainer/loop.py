@@ -16,6 +16,7 @@ from megatronapp.trainer.batches import Split
 from megatronapp.trainer.borders import Border, Borders
 from megatronapp.trainer.metrics import EvaluationReport, Reporter, StepReport
 from megatronapp.trainer.stepping import StepOutcome, Stepper
+from megatronapp.trainer.throughput import Throughput
 
 
 @dataclass(kw_only=True)
@@ -26,6 +27,8 @@ class Window:
     """[losses, 2], float64: of each loss its sum, and over how many."""
     steps: int = 0
     samples: int = 0
+    counted: torch.Tensor | None = None
+    """As StepOutcome's."""
     seconds: float = 0.0
 
 
@@ -50,14 +53,14 @@ class Patience:
 class Trainer:
     """Drives the stepper's state from its step to the last one."""
 
-    def __init__(self, stepper: Stepper, reporters: Sequence[Reporter], *, flops_per_sequence: float) -> None:
+    def __init__(self, stepper: Stepper, reporters: Sequence[Reporter], throughput: Throughput) -> None:
         self._stepper = stepper
         self._config = stepper.config
         self._state = stepper.state
         self._plugins = stepper.plugins
         self._batches = batches = stepper.batches
         self._reporters = reporters
-        self._flops_per_sequence = flops_per_sequence
+        self._throughput = throughput
         self._ramp = BatchRamp.of(self._config.training, batches.layout.global_batch_size)
         self._window = Window()
         self._patience = Patience(self._config.evaluation.early_stop_patience)
@@ -119,6 +122,8 @@ class Trainer:
             window.loss = outcome.losses if window.loss is None else window.loss + outcome.losses
         window.steps += 1
         window.samples += samples
+        if outcome.counted is not None:
+            window.counted = outcome.counted if window.counted is None else window.counted + outcome.counted
         window.seconds += outcome.seconds
         return self._report(outcome).progress() if self._due(self._config.logging.log_interval) else None
 
@@ -133,7 +138,8 @@ class Trainer:
                 f"the loss is {loss} at step {self._state.step}: "
                 "lower --lr, lengthen --lr-warmup-iters or set --clip-grad"
             )
-        layout = self._batches.layout
+        tokens, flops = self._throughput.of(window.samples, window.counted)
+        gpu_seconds = window.seconds * self._batches.layout.world
         step_seconds = window.seconds / window.steps
         report = StepReport(
             step=self._state.step,
@@ -143,8 +149,8 @@ class Trainer:
             learning_rate=outcome.learning_rate,
             grad_norm=outcome.grad_norm,
             step_seconds=step_seconds,
-            tokens_per_second=window.samples * self._config.training.seq_length / window.seconds,
-            tflops_per_gpu=self._flops_per_sequence * window.samples / window.seconds / layout.world / 1e12,
+            tokens_per_second=None if tokens is None else tokens / window.seconds,
+            tflops_per_gpu=None if flops is None else flops / gpu_seconds / 1e12,
         )
         for reporter in self._reporters:
             reporter.step(report)

@@ -7,12 +7,10 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
 from megatronapp.core import library_warnings, logging
 from megatronapp.core.errors import MegatronAppError, UsageError
-from megatronapp.trainer import arguments
+from megatronapp.trainer import arguments, rank_exit
 from megatronapp.trainer.accelerate import command as accelerate
 from megatronapp.trainer.accelerate.plugin import AccelerateConfig
 from megatronapp.trainer.plugins.base import installed
@@ -21,8 +19,6 @@ from megatronapp.trainer.plugins.base import installed
 library_warnings.silence()
 
 FIRST_RANK_SECONDS = 10.0
-TERMINATION_LOG = Path("/dev/termination-log")
-"""Where Kubernetes reads what a pod says of its end (its default terminationMessagePath)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         run(given)
     except MegatronAppError as error:
-        _leave_reason(f"error: {error}")
+        rank_exit.leave_reason(f"error: {error}")
         if isinstance(error, UsageError) and os.environ.get("RANK", "0") != "0":
             # Wrong flags are wrong on every rank: the first one says so, and torchrun then ends the others. A rank that
             # ended before it would have torchrun end it unheard.
@@ -62,10 +58,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")  # in one write: ranks share a pipe
         return error.exit_code
     return 0
-
-
-def _leave_reason(text: str) -> None:
-    """In a pod: from whichever rank fails first, as torchrun ends the others and has the last word in the log."""
-    if TERMINATION_LOG.is_file():
-        with suppress(OSError):
-            TERMINATION_LOG.write_text(text)

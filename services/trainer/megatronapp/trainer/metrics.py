@@ -15,7 +15,8 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """One line of the log: means over the steps since the line before. `loss` is None on ranks that don't know it."""
+    """One line of the log: means over the steps since the line before. None: not known on this
+    rank."""
 
     step: int
     total_steps: int
@@ -24,8 +25,9 @@ class StepReport:
     learning_rate: float
     grad_norm: float | None
     step_seconds: float
-    tokens_per_second: float
-    tflops_per_gpu: float
+    tokens_per_second: float | None
+    """Padding is none."""
+    tflops_per_gpu: float | None
     parts: Mapping[str, float] = field(default_factory=dict)
     """Of a model that learns from several losses: each by its name."""
 
@@ -72,8 +74,8 @@ class LogReporter:
             learning_rate=report.learning_rate,
             grad_norm=report.grad_norm,
             step_ms=round(report.step_seconds * 1e3, 1),
-            tokens_per_second=round(report.tokens_per_second, 1),
-            tflops_per_gpu=round(report.tflops_per_gpu, 6),
+            tokens_per_second=_rounded(report.tokens_per_second, 1),
+            tflops_per_gpu=_rounded(report.tflops_per_gpu, 6),
             **_keywords(report.parts),
         )
 
@@ -89,6 +91,10 @@ class LogReporter:
 
     def close(self) -> None:
         pass
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def _keywords(parts: Mapping[str, float]) -> dict[str, float]:

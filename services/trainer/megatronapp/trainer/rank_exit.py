@@ -15,9 +15,29 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
+from megatronapp.core.errors import MegatronAppError
+
 INTERRUPTED = 130
+TERMINATION_LOG = Path("/dev/termination-log")
+"""Where Kubernetes reads what a pod says of its end (its default terminationMessagePath)."""
+
+
+def leave_reason(text: str) -> None:
+    """In a pod: from whichever rank fails first, as torchrun ends the others and has the last word in the log."""
+    if TERMINATION_LOG.is_file():
+        with suppress(OSError):
+            TERMINATION_LOG.write_text(text)
+
+
+def end_at_once(error: MegatronAppError) -> NoReturn:
+    """From any thread, of a process whose main thread can't be brought to an end. Nothing that was registered runs."""
+    leave_reason(f"error: {error}")
+    with suppress(OSError):
+        os.write(2, f"error: {error}\n".encode())  # no lock that a stuck thread may hold
+    os._exit(error.exit_code)
 
 
 class RankExit:

@@ -29,6 +29,7 @@ from megatronapp.trainer.parallel import on_first_rank
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.plugins.base import ScheduleFunction
 from megatronapp.trainer.plugins.chain import PluginChain
+from megatronapp.trainer.throughput import CountedMicrobatches
 
 log = get_logger(__name__)
 
@@ -47,6 +48,8 @@ class StepOutcome:
     learning_rate: float
     updated: bool
     seconds: float
+    counted: torch.Tensor | None
+    """With --variable-seq-lengths, on ranks that know the loss: what CountedMicrobatches has counted."""
 
 
 class Stepper:
@@ -82,6 +85,9 @@ class Stepper:
     def restart_data(self) -> None:
         """Training's, from the state's place on."""
         iterators = self.batches.train(self.state.consumed_samples)
+        self._counted = None
+        if self.config.training.variable_seq_lengths and self.knows_loss:
+            self._counted = iterators[-1] = CountedMicrobatches(iterators[-1])
         self.data: Data = [self.plugins.data(iterator) for iterator in iterators]
 
     # ---- one step
@@ -118,6 +124,7 @@ class Stepper:
             learning_rate=learning_rate,
             updated=bool(updated),
             seconds=time.perf_counter() - start,
+            counted=None if self._counted is None else self._counted.take(self.device),
         )
         self.plugins.step_end(step, report(outcome))
         self.finish_save(wait=False)

@@ -10,6 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from megatronapp.trainer.jobs.torchrun import PEERS_SECONDS
+
+WITHIN_SECONDS = 2.0
+"""Of a death, that it is told."""
+ENDING_SECONDS = 8.0
+"""Of the launcher itself: its agent sends what is left."""
+
 SAVE = """
 import os, signal, sys, time
 from pathlib import Path
@@ -65,3 +72,40 @@ def test_a_rank_that_is_killed_is_named_by_one_line(tmp_path: Path, monkeypatch:
     _, said = launcher.communicate(timeout=120)
     assert launcher.returncode == 128 + signal.SIGKILL
     assert said.decode().splitlines() == ["error: rank 1 was ended by SIGKILL"]
+
+
+STUCK = """
+import os, sys, time
+from pathlib import Path
+from tests.support.stuck import stuck
+rank, folder = os.environ["RANK"], Path(sys.argv[1])
+if rank == "0":
+    (folder / "ready").touch()
+    stuck()
+while not (folder / "ready").exists():
+    time.sleep(0.01)
+time.sleep(0.2)
+(folder / "died").write_text(str(time.time()))
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.timeout(180)
+def test_a_rank_that_hears_no_signal_is_ended_when_another_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
+    script = tmp_path / "rank.py"
+    script.write_text(STUCK)
+    launcher = launched(script, str(tmp_path), stderr=subprocess.PIPE)
+    assert launcher.stderr is not None
+
+    line, told_at = launcher.stderr.readline(), time.time()
+    code, ended_at = launcher.wait(60), time.time()
+
+    died_at = float((tmp_path / "died").read_text())
+    assert line == b"error: rank 1 was ended by SIGKILL\n"
+    assert told_at - died_at < WITHIN_SECONDS
+    assert code == 128 + signal.SIGKILL
+    assert ended_at - died_at < PEERS_SECONDS + ENDING_SECONDS

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from megatronapp.cli.pipeline.recorded_run import completed
+from megatronapp.cli.pipeline.recorded_run import FromRun, completed
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.trace import file
 from megatronapp.v1 import trace_pb2
 
-ASKED: dict[str, Any] = {
-    "from_run": None, "trace": None, "forward_devices": 1, "layers": None, "hidden_size": None, "ffn_hidden_size": None,
-    "seq_length": None, "micro_batch_size": 1, "vocab_size": 50304, "tensor": 1, "replicas": 1, "swiglu": False,
-    "sequence_parallel": False, "parameter_bytes": 18.0, "num_query_groups": None, "qkv_width": None,
-}  # fmt: skip
+ASKED = FromRun(forward_devices=1)
 RUN = {
     "num-layers": "8", "hidden-size": "1024", "ffn-hidden-size": "2816", "num-attention-heads": "16", "swiglu": "on",
     "group-query-attention": "on", "num-query-groups": "4", "seq-length": "512", "micro-batch-size": "2",
@@ -37,30 +33,30 @@ def recorded(folder: Path, settings: dict[str, str], *, data: int = 2) -> Path:
 
 
 def test_the_model_and_the_sizes_are_the_runs(tmp_path: Path) -> None:
-    values = completed(ASKED | {"from_run": recorded(tmp_path, RUN)})
+    found = completed(replace(ASKED, from_run=recorded(tmp_path, RUN)))
 
-    assert values["trace"] == tmp_path
-    assert (values["layers"], values["hidden_size"], values["ffn_hidden_size"]) == (8, 1024, 2816)
-    assert (values["num_query_groups"], values["qkv_width"]) == (4, 64 * (16 + 8))
-    assert (values["tensor"], values["replicas"], values["micro_batch_size"]) == (2, 2, 2)
-    assert (values["swiglu"], values["sequence_parallel"], values["parameter_bytes"]) == (True, True, 12.0)
+    assert found.trace == tmp_path
+    assert (found.layers, found.hidden_size, found.ffn_hidden_size) == (8, 1024, 2816)
+    assert (found.num_query_groups, found.qkv_width) == (4, 64 * (16 + 8))
+    assert (found.tensor, found.replicas, found.micro_batch_size) == (2, 2, 2)
+    assert (found.swiglu, found.sequence_parallel, found.parameter_bytes) == (True, True, 12.0)
 
 
 def test_what_is_given_counts_more(tmp_path: Path) -> None:
-    given = {"from_run": recorded(tmp_path, RUN), "layers": 16, "replicas": 4, "swiglu": True}
+    given = replace(ASKED, from_run=recorded(tmp_path, RUN), layers=16, replicas=4, swiglu=True)
 
-    values = completed(ASKED | given)
+    found = completed(given)
 
-    assert (values["layers"], values["replicas"], values["tensor"]) == (16, 4, 2)
+    assert (found.layers, found.replicas, found.tensor) == (16, 4, 2)
 
 
 def test_without_forward_devices_it_gives_times_alone(tmp_path: Path) -> None:
     folder = recorded(tmp_path, {})
 
-    values = completed(ASKED | {"from_run": folder, "forward_devices": None})
+    found = completed(FromRun(from_run=folder))
 
-    assert values["trace"] == folder
-    assert values["layers"] is None
+    assert found.trace == folder
+    assert found.layers is None
 
 
 @pytest.mark.parametrize(
@@ -75,16 +71,16 @@ def test_a_run_that_can_not_be_planned_with_is_refused(tmp_path: Path, settings:
     folder = recorded(tmp_path, RUN | settings)
 
     with pytest.raises(UsageError, match=said):
-        completed(ASKED | {"from_run": folder})
+        completed(replace(ASKED, from_run=folder))
 
 
 def test_a_recording_without_a_recipe_is_refused(tmp_path: Path) -> None:
     folder = recorded(tmp_path, {})
 
     with pytest.raises(DataError, match="name the folder of one, or use --trace"):
-        completed(ASKED | {"from_run": folder})
+        completed(replace(ASKED, from_run=folder))
 
 
 def test_times_come_from_one_place(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="leave --trace out"):
-        completed(ASKED | {"from_run": tmp_path, "trace": tmp_path})
+        completed(replace(ASKED, from_run=tmp_path, trace=tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -11,33 +12,45 @@ from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline.disaggregation.cluster import ForwardDevices, Model, Training
 from megatronapp.core.pipeline.disaggregation.planning import GIB, Plan, Scored, make_plan
 
-ForwardDeviceCount = Annotated[
-    int | None, typer.Option("--forward-devices", help="devices of a replica for MegaFBD's forward passes")
-]
-ForwardSpeed = Annotated[float, typer.Option(help="of a forward device; 1 is a training device's")]
-ForwardMemoryGib = Annotated[float, typer.Option(help="of a forward device")]
-MemoryGib = Annotated[float, typer.Option(help="of a training device")]
-LinkGbps = Annotated[float, typer.Option(help="of a forward device's link, in Gbit/s each way")]
-LinkMs = Annotated[float, typer.Option(help="its latency")]
-LinearsShare = Annotated[float | None, typer.Option(help="of a forward's time; default: their share of its FLOPs")]
-ParameterBytes = Annotated[
-    float, typer.Option(help="of a trained parameter: 18, or 6 + 12 ÷ replicas with the distributed optimizer")
-]
-SequenceParallel = Annotated[bool, typer.Option("--sequence-parallel", help="as in training")]
-Layers = Annotated[
-    int | None,
-    typer.Option(help="of the model; with --trace: says how many the first and last stage should have"),
-]
-HiddenSize = Annotated[int | None, typer.Option(help="of the model")]
-FfnHiddenSize = Annotated[int | None, typer.Option(help="of the model; default: four times the hidden size")]
-QkvWidth = Annotated[int | None, typer.Option(help="of queries, keys and values; default: three times the hidden size")]
-QueryGroups = Annotated[
-    int | None, typer.Option("--num-query-groups", help="attention heads where not grouped; default: hidden size ÷ 128")
-]
-Gated = Annotated[bool, typer.Option("--swiglu", help="the MLP is gated")]
-SeqLength = Annotated[int | None, typer.Option(help="tokens of a sequence")]
-MicroBatchSize = Annotated[int, typer.Option(help="sequences of a microbatch")]
-VocabSize = Annotated[int, typer.Option(help="of the model")]
+
+@dataclass(frozen=True, kw_only=True)
+class Disaggregated:
+    """MegaFBD: forward devices and the model."""
+
+    forward_devices: Annotated[int | None, typer.Option(help="devices of a replica for MegaFBD's forward passes")] = (
+        None
+    )
+    forward_speed: Annotated[float, typer.Option(help="of a forward device; 1 is a training device's")] = 1.0
+    forward_memory_gib: Annotated[float, typer.Option(help="of a forward device")] = 80.0
+    memory_gib: Annotated[float, typer.Option(help="of a training device")] = 80.0
+    link_gbps: Annotated[float, typer.Option(help="of a forward device's link, in Gbit/s each way")] = 400.0
+    link_ms: Annotated[float, typer.Option(help="its latency")] = 0.0
+    linears_share: Annotated[
+        float | None, typer.Option(help="of a forward's time; default: their share of its FLOPs")
+    ] = None
+    parameter_bytes: Annotated[
+        float, typer.Option(help="of a trained parameter: 18, or 6 + 12 ÷ replicas with the distributed optimizer")
+    ] = 18.0
+    sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", help="as in training")] = False
+    layers: Annotated[
+        int | None,
+        typer.Option(help="of the model; with --trace: says how many the first and last stage should have"),
+    ] = None
+    hidden_size: Annotated[int | None, typer.Option(help="of the model")] = None
+    ffn_hidden_size: Annotated[int | None, typer.Option(help="of the model; default: four times the hidden size")] = (
+        None
+    )
+    qkv_width: Annotated[
+        int | None, typer.Option(help="of queries, keys and values; default: three times the hidden size")
+    ] = None
+    num_query_groups: Annotated[
+        int | None, typer.Option(help="attention heads where not grouped; default: hidden size ÷ 128")
+    ] = None
+    swiglu: Annotated[bool, typer.Option("--swiglu", help="the MLP is gated")] = False
+    seq_length: Annotated[int | None, typer.Option(help="tokens of a sequence")] = None
+    micro_batch_size: Annotated[int, typer.Option(help="sequences of a microbatch")] = 1
+    vocab_size: Annotated[int, typer.Option(help="of the model")] = 50304
+
 
 NEEDED = ("layers", "hidden_size", "seq_length")
 SIMULATED = (
@@ -47,27 +60,27 @@ SIMULATED = (
 """What only schedules are simulated with."""
 
 
-def answer(question: Asked, chunks: list[int], values: dict[str, Any]) -> dict[str, Any]:
+def answer(question: Asked, chunks: list[int], options: Disaggregated) -> dict[str, Any]:
     """Raises UsageError."""
     if len(chunks) > 1:
         raise UsageError("with --forward-devices name one number of --chunks")
     for name in SIMULATED:
-        if values[name]:
+        if getattr(options, name):
             raise UsageError(f"{_flag(name)} has no meaning with --forward-devices: leave it out")
-    if missing := [_flag(name) for name in NEEDED if values[name] is None]:
+    if missing := [_flag(name) for name in NEEDED if getattr(options, name) is None]:
         raise UsageError(f"--forward-devices needs the model's sizes: add {', '.join(missing)}")
     return report(
         make_plan(
-            _model(values),
-            _training(question, chunks[0], values),
+            _model(options),
+            _training(question, chunks[0], options),
             ForwardDevices(
-                count=values["forward_devices"],
-                speed=values["forward_speed"],
-                memory_bytes=values["forward_memory_gib"] * GIB,
-                bytes_per_second=values["link_gbps"] * 1e9 / 8,
-                latency_ns=values["link_ms"] * 1e6,
+                count=options.forward_devices or 0,
+                speed=options.forward_speed,
+                memory_bytes=options.forward_memory_gib * GIB,
+                bytes_per_second=options.link_gbps * 1e9 / 8,
+                latency_ns=options.link_ms * 1e6,
             ),
-            linears_share=values["linears_share"],
+            linears_share=options.linears_share,
         )
     )
 
@@ -76,22 +89,22 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _model(values: dict[str, Any]) -> Model:
-    hidden = values["hidden_size"]
+def _model(options: Disaggregated) -> Model:
+    layers, hidden, sequence = (int(getattr(options, name)) for name in NEEDED)
     return Model(
-        layers=values["layers"],
+        layers=layers,
         hidden=hidden,
-        sequence=values["seq_length"],
-        batch=values["micro_batch_size"],
-        ffn=values["ffn_hidden_size"] or 4 * hidden,
-        qkv_width=values["qkv_width"] or 3 * hidden,
-        vocabulary=values["vocab_size"],
-        groups=values["num_query_groups"] or max(hidden // 128, 1),
-        gated=values["swiglu"],
+        sequence=sequence,
+        batch=options.micro_batch_size,
+        ffn=options.ffn_hidden_size or 4 * hidden,
+        qkv_width=options.qkv_width or 3 * hidden,
+        vocabulary=options.vocab_size,
+        groups=options.num_query_groups or max(hidden // 128, 1),
+        gated=options.swiglu,
     )
 
 
-def _training(question: Asked, chunks: int, values: dict[str, Any]) -> Training:
+def _training(question: Asked, chunks: int, options: Disaggregated) -> Training:
     layout = question.layout(chunks)
     forward, dgrad, wgrad = question.times(layout).sum(axis=2).max(axis=1).tolist()
     links, end = question.setting.links, question.setting.end
@@ -102,11 +115,11 @@ def _training(question: Asked, chunks: int, values: dict[str, Any]) -> Training:
         forward_ns=forward,
         dgrad_ns=dgrad,
         wgrad_ns=wgrad,
-        memory_bytes=values["memory_gib"] * GIB,
+        memory_bytes=options.memory_gib * GIB,
         message_ns=links.latency_ns + links.transfer_ns,
         tail_ns=end.grad_sync_ns + end.optimizer_ns,
-        parameter_bytes=values["parameter_bytes"],
-        sequence_parallel=values["sequence_parallel"],
+        parameter_bytes=options.parameter_bytes,
+        sequence_parallel=options.sequence_parallel,
     )
 
 

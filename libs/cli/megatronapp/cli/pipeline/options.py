@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,43 +18,88 @@ from megatronapp.core.pipeline.simulator.links import Links
 from megatronapp.core.pipeline.simulator.steps import Setting, StepEnd
 from megatronapp.core.pipeline.simulator.times import Markov, Variation, equal_times
 
-Stages = Annotated[int | None, typer.Option(help="pipeline stages (PP); with --trace those of the recording")]
-Microbatches = Annotated[int | None, typer.Option(help="microbatches of a replica's step")]
-ForwardMs = Annotated[float, typer.Option(help="forward of one microbatch on one stage, all its chunks")]
-DgradMs = Annotated[float, typer.Option(help="backward without the gradients of the weights")]
-WgradMs = Annotated[float, typer.Option(help="gradients of the weights")]
-Trace = Annotated[
-    Path | None, typer.Option(help="a trace folder (--trace-dir) or MegaScan's files: times are drawn from its steps")
-]
-WgradShare = Annotated[float, typer.Option(help="with --trace: the gradients of the weights' share of a backward")]
-LatencyMs = Annotated[float, typer.Option(help="of a message between stages")]
-TransferMs = Annotated[float, typer.Option(help="for which a message occupies its link")]
-StagesPerLink = Annotated[int, typer.Option(help="neighbouring stages that share a way out; 0: a link each")]
-Blocking = Annotated[bool, typer.Option("--blocking", help="messages take the receiving stage's time")]
-SlowLink = Annotated[list[str] | None, typer.Option(help="FROM-TO=FACTOR, such as 0-1=4")]
-JitterCv = Annotated[float, typer.Option(help="coefficient of variation of each operation")]
-LengthCv = Annotated[float, typer.Option(help="coefficient of variation of the microbatches' lengths")]
-SlowStage = Annotated[list[str] | None, typer.Option(help="STAGE=FACTOR, such as 3=1.3")]
-SlowSpells = Annotated[
-    str, typer.Option(help="FACTOR,ENTER,LEAVE: a stage turns slow and recovers with these chances a microbatch")
-]
-LateRatio = Annotated[float, typer.Option(help="share of messages that come late")]
-LateMs = Annotated[float, typer.Option(help="by how much")]
-Tensor = Annotated[int, typer.Option(help="tensor-parallel ranks of a stage; the slowest sets the pace")]
-Replicas = Annotated[int, typer.Option(help="data-parallel replicas; all wait for the slowest")]
-GradSyncMs = Annotated[float, typer.Option(help="gradient sync behind the last operation")]
-OptimizerMs = Annotated[float, typer.Option(help="optimizer")]
-StepBarrier = Annotated[
-    bool, typer.Option("--barrier/--no-barrier", help="all stages begin the optimizer together (gradient norm)")
-]
-Draws = Annotated[int, typer.Option(help="how often times are drawn")]
-Seed = Annotated[int, typer.Option(min=0, help="the same seed draws the same times")]
-SplitOverhead = Annotated[float, typer.Option(help="of a backward's time, that the split of B and W costs")]
-PendingShare = Annotated[float, typer.Option(help="of an activation, that a pending W still holds")]
-ActivationMib = Annotated[
-    float, typer.Option(min=0, max=1e9, help="of one microbatch on one chunk; memory is told in MiB then")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Pipeline."""
+
+    stages: Annotated[int | None, typer.Option(help="pipeline stages (PP); with --trace those of the recording")] = None
+    microbatches: Annotated[int | None, typer.Option(help="microbatches of a replica's step")] = None
+    tensor: Annotated[int, typer.Option(help="tensor-parallel ranks of a stage; the slowest sets the pace")] = 1
+    replicas: Annotated[int, typer.Option(help="data-parallel replicas; all wait for the slowest")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Times of operations."""
+
+    forward_ms: Annotated[float, typer.Option(help="forward of one microbatch on one stage, all its chunks")] = 10.0
+    dgrad_ms: Annotated[float, typer.Option(help="backward without the gradients of the weights")] = 13.0
+    wgrad_ms: Annotated[float, typer.Option(help="gradients of the weights")] = 7.0
+    split_overhead: Annotated[float, typer.Option(help="of a backward's time, that the split of B and W costs")] = 0.0
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="a trace folder (--trace-dir) or MegaScan's files: times are drawn from its steps"),
+    ] = None
+    wgrad_share: Annotated[
+        float, typer.Option(help="with --trace: the gradients of the weights' share of a backward")
+    ] = 0.35
+
+
+@dataclass(frozen=True, kw_only=True)
+class Messages:
+    """Messages between stages."""
+
+    latency_ms: Annotated[float, typer.Option(help="of a message between stages")] = 0.0
+    transfer_ms: Annotated[float, typer.Option(help="for which a message occupies its link")] = 0.0
+    stages_per_link: Annotated[int, typer.Option(help="neighbouring stages that share a way out; 0: a link each")] = 0
+    blocking: Annotated[bool, typer.Option("--blocking", help="messages take the receiving stage's time")] = False
+    slow_link: Annotated[list[str] | None, typer.Option(help="FROM-TO=FACTOR, such as 0-1=4")] = None
+    late_ratio: Annotated[float, typer.Option(help="share of messages that come late")] = 0.0
+    late_ms: Annotated[float, typer.Option(help="by how much")] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """What differs from operation to operation."""
+
+    jitter_cv: Annotated[float, typer.Option(help="coefficient of variation of each operation")] = 0.0
+    length_cv: Annotated[float, typer.Option(help="coefficient of variation of the microbatches' lengths")] = 0.0
+    slow_stage: Annotated[list[str] | None, typer.Option(help="STAGE=FACTOR, such as 3=1.3")] = None
+    slow_spells: Annotated[
+        str, typer.Option(help="FACTOR,ENTER,LEAVE: a stage turns slow and recovers with these chances a microbatch")
+    ] = ""
+    draws: Annotated[int, typer.Option(help="how often times are drawn")] = 5
+    seed: Annotated[int, typer.Option(min=0, help="the same seed draws the same times")] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """The step's end."""
+
+    grad_sync_ms: Annotated[float, typer.Option(help="gradient sync behind the last operation")] = 0.0
+    optimizer_ms: Annotated[float, typer.Option(help="optimizer")] = 0.0
+    step_barrier: Annotated[
+        bool, typer.Option("--barrier/--no-barrier", help="all stages begin the optimizer together (gradient norm)")
+    ] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Memory."""
+
+    pending_share: Annotated[float, typer.Option(help="of an activation, that a pending W still holds")] = 1.0
+    activation_mib: Annotated[
+        float, typer.Option(min=0, max=1e9, help="of one microbatch on one chunk; memory is told in MiB then")
+    ] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated(Memory, End, Spread, Messages, Times, Shape):
+    """Output."""
+
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False
+
 
 MAX_GPUS = 16_384
 MAX_OPERATIONS = 4_000_000
@@ -95,71 +140,71 @@ def checked_size(layout: Layout) -> Layout:
     return layout
 
 
-def asked(values: dict[str, Any]) -> Asked:
-    """From a command's local variables by the options' names. Raises UsageError, and as read_recording."""
-    recorded = read_recording(values["trace"]) if values["trace"] else None
-    stages, microbatches = values["stages"], values["microbatches"]
+def asked(options: Simulated) -> Asked:
+    """Raises UsageError, and as read_recording."""
+    recorded = read_recording(options.trace) if options.trace else None
+    stages, microbatches = options.stages, options.microbatches
     if recorded is not None:
-        _check_recorded(recorded, values)
+        _check_recorded(recorded, options)
         stages, microbatches = recorded.layout.stages, microbatches or recorded.layout.microbatches
     if stages is None or microbatches is None:
         raise UsageError("say how many --stages and --microbatches there are, or name a recording with --trace")
-    if not 0 < values["wgrad_share"] < 1 or not 0 <= values["pending_share"] <= 1:
+    if not 0 < options.wgrad_share < 1 or not 0 <= options.pending_share <= 1:
         raise UsageError("--wgrad-share is between 0 and 1, --pending-share from 0 to 1")
-    if not 0 <= values["split_overhead"] <= 1:
+    if not 0 <= options.split_overhead <= 1:
         raise UsageError("--split-overhead is from 0 to 1, such as 0.03 for 3 %")
-    gpus = stages * values["tensor"] * values["replicas"]
+    gpus = stages * options.tensor * options.replicas
     if gpus > MAX_GPUS:
         raise UsageError(f"{gpus} GPUs are more than can be simulated at once ({MAX_GPUS}); take fewer --replicas")
-    times = (values["forward_ms"], values["dgrad_ms"], values["wgrad_ms"])
+    times = (options.forward_ms, options.dgrad_ms, options.wgrad_ms)
     setting = Setting(
-        variation=_variation(values, recorded),
-        links=_links(values, recorded),
+        variation=_variation(options, recorded),
+        links=_links(options, recorded),
         end=StepEnd(
-            grad_sync_ns=_ns(values["grad_sync_ms"]),
-            optimizer_ns=_ns(values["optimizer_ms"]),
-            barrier=values["step_barrier"],
+            grad_sync_ns=_ns(options.grad_sync_ms),
+            optimizer_ns=_ns(options.optimizer_ms),
+            barrier=options.step_barrier,
         ),
-        replicas=values["replicas"],
-        draws=values["draws"],
-        seed=values["seed"],
+        replicas=options.replicas,
+        draws=options.draws,
+        seed=options.seed,
     )
-    pending = round(values["pending_share"] * WHOLE)
-    return Asked(stages, microbatches, recorded, setting, pending, values["tensor"], times, values["wgrad_share"])
+    pending = round(options.pending_share * WHOLE)
+    return Asked(stages, microbatches, recorded, setting, pending, options.tensor, times, options.wgrad_share)
 
 
-def _check_recorded(recorded: Recorded, values: dict[str, Any]) -> None:
-    if values["stages"] not in (None, recorded.layout.stages):
+def _check_recorded(recorded: Recorded, options: Simulated) -> None:
+    if options.stages not in (None, recorded.layout.stages):
         raise UsageError(f"the recording has {recorded.layout.stages} stages; leave --stages out")
 
 
-def _variation(values: dict[str, Any], recorded: Recorded | None) -> Variation:
-    late_ns = _ns(values["late_ms"])
-    if bool(values["late_ratio"]) != bool(late_ns):
+def _variation(options: Simulated, recorded: Recorded | None) -> Variation:
+    late_ns = _ns(options.late_ms)
+    if bool(options.late_ratio) != bool(late_ns):
         raise UsageError("late messages need both --late-ratio and --late-ms")
     return Variation(
-        jitter_cv=values["jitter_cv"],
-        length_cv=values["length_cv"],
-        tensor=values["tensor"],
-        slow_stages=dict(_slow_stage(text) for text in values["slow_stage"] or ()),
-        markov=_spells(values["slow_spells"]),
-        late_ratio=values["late_ratio"],
+        jitter_cv=options.jitter_cv,
+        length_cv=options.length_cv,
+        tensor=options.tensor,
+        slow_stages=dict(_slow_stage(text) for text in options.slow_stage or ()),
+        markov=_spells(options.slow_spells),
+        late_ratio=options.late_ratio,
         late_ns=late_ns,
-        samples=recorded.samples(values["wgrad_share"]) if recorded is not None else {},
+        samples=recorded.samples(options.wgrad_share) if recorded is not None else {},
     )
 
 
-def _links(values: dict[str, Any], recorded: Recorded | None) -> Links:
+def _links(options: Simulated, recorded: Recorded | None) -> Links:
     """A recording's usual message stands for the latency that is not given."""
-    latency_ns = _ns(values["latency_ms"])
+    latency_ns = _ns(options.latency_ms)
     if recorded is not None and not latency_ns:
         latency_ns = recorded.usual_message_ns()
     return Links(
         latency_ns=latency_ns,
-        transfer_ns=_ns(values["transfer_ms"]),
-        shared_stages=values["stages_per_link"],
-        blocking=values["blocking"],
-        slow=tuple(_slow_link(text) for text in values["slow_link"] or ()),
+        transfer_ns=_ns(options.transfer_ms),
+        shared_stages=options.stages_per_link,
+        blocking=options.blocking,
+        slow=tuple(_slow_link(text) for text in options.slow_link or ()),
     )
 
 

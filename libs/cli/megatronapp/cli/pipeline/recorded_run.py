@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+import typer
+
+from megatronapp.cli.pipeline.disaggregated import Disaggregated
+from megatronapp.cli.pipeline.options import Simulated
 from megatronapp.cli.pipeline.recordings import rank_files
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.trace import file
@@ -22,23 +26,33 @@ NUMBERS = {
     "tensor": "tensor-model-parallel-size",
 }
 SWITCHES = {"swiglu": "swiglu", "sequence_parallel": "sequence-parallel"}
-DEFAULTS = {"micro_batch_size": 1, "vocab_size": 50304, "tensor": 1, "replicas": 1, "parameter_bytes": 18.0}
-"""An option that still has it was not given; others are empty then."""
 
 
-def completed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A command's options with those of the run in the place of what was not given. Raises UsageError, DataError, and
-    as read_recording."""
-    folder: Path | None = values["from_run"]
+@dataclass(frozen=True, kw_only=True)
+class FromRun(Disaggregated, Simulated):
+    """Recorded run."""
+
+    from_run: Annotated[
+        Path | None,
+        typer.Option(help="a job's folder in --trace-dir: its times, with --forward-devices its model and sizes, too"),
+    ] = None
+
+
+Options = TypeVar("Options", bound=FromRun)
+
+
+def completed(options: Options) -> Options:
+    """The options with those of the run in the place of what was not given: what still has its default. Raises
+    UsageError, DataError, and as read_recording."""
+    folder = options.from_run
     if folder is None:
-        return dict(values)
-    if values["trace"] is not None:
+        return options
+    if options.trace is not None:
         raise UsageError("--from-run takes times from the run: leave --trace out")
-    recorded = {} if values["forward_devices"] is None else _options(*_hello(folder))
-    given = {
-        name: value for name, value in values.items() if value != DEFAULTS.get(name) and value not in (None, False)
-    }
-    return {**values, **recorded, **given, "trace": folder}
+    recorded = {} if options.forward_devices is None else _options(*_hello(folder))
+    defaults = {field.name: field.default for field in fields(options)}
+    asked_for = {name: value for name, value in recorded.items() if getattr(options, name) == defaults[name]}
+    return replace(options, trace=folder, **asked_for)
 
 
 def _hello(folder: Path) -> tuple[dict[str, str], trace_pb2.ParallelSizes]:
@@ -53,7 +67,7 @@ def _hello(folder: Path) -> tuple[dict[str, str], trace_pb2.ParallelSizes]:
 
 
 def _options(settings: dict[str, str], sizes: trace_pb2.ParallelSizes) -> dict[str, Any]:
-    """By the names of a command's local variables."""
+    """By their names."""
     if "recompute-granularity" in settings:
         raise UsageError(
             "the run recomputed its activations, so that its backward times hold a forward: record without"
@@ -66,7 +80,7 @@ def _options(settings: dict[str, str], sizes: trace_pb2.ParallelSizes) -> dict[s
     spread = settings.get("use-distributed-optimizer") == ON
     return found | _attention(settings) | {
         "replicas": replicas,
-        "parameter_bytes": 6 + 12 / replicas if spread else DEFAULTS["parameter_bytes"],
+        "parameter_bytes": 6 + 12 / replicas if spread else Disaggregated.parameter_bytes,
     }  # fmt: skip
 
 

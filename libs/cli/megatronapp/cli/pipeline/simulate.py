@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from megatronapp.cli.pipeline import drawing, options, report
+from megatronapp.cli.pipeline import drawing, report
 from megatronapp.cli.pipeline.compiled import compiled_engine
-from megatronapp.cli.pipeline.options import Asked, asked, checked_size
+from megatronapp.cli.pipeline.options import Asked, Simulated, asked, checked_size
 from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, UsageError
 from megatronapp.core.pipeline import caps, orders
 from megatronapp.core.pipeline.placement import Layout, Placement
@@ -24,62 +24,37 @@ from megatronapp.core.pipeline.simulator.steps import simulate_steps, with_backw
 NAMES = ", ".join(orders.STATIC)
 
 
-def simulate(
-    stages: options.Stages = None,
-    microbatches: options.Microbatches = None,
-    chunks: Annotated[int | None, typer.Option(help="virtual stages (VPP) of a stage")] = None,
-    schedule: Annotated[str, typer.Option(help=f"run as it is: {NAMES}, or a CSV file in torchtitan's form")] = "",
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(Simulated):
+    """Schedule."""
+
+    chunks: Annotated[int | None, typer.Option(help="virtual stages (VPP) of a stage")] = None
+    schedule: Annotated[str, typer.Option(help=f"run as it is: {NAMES}, or a CSV file in torchtitan's form")] = ""
     hint: Annotated[
         str, typer.Option(help=f"choose while running, by this order: {', '.join(orders.HINTS)}, or a CSV file")
-    ] = "",
+    ] = ""
     cap: Annotated[
         int | None, typer.Option(help="with --hint: activations a stage may hold; default: stock's peak")
-    ] = None,
-    split: Annotated[bool | None, typer.Option(help="gradients of the weights are operations of their own")] = None,
-    forward_ms: options.ForwardMs = 10.0,
-    dgrad_ms: options.DgradMs = 13.0,
-    wgrad_ms: options.WgradMs = 7.0,
-    trace: options.Trace = None,
-    wgrad_share: options.WgradShare = 0.35,
-    latency_ms: options.LatencyMs = 0.0,
-    transfer_ms: options.TransferMs = 0.0,
-    stages_per_link: options.StagesPerLink = 0,
-    blocking: options.Blocking = False,
-    slow_link: options.SlowLink = None,
-    jitter_cv: options.JitterCv = 0.0,
-    length_cv: options.LengthCv = 0.0,
-    slow_stage: options.SlowStage = None,
-    slow_spells: options.SlowSpells = "",
-    late_ratio: options.LateRatio = 0.0,
-    late_ms: options.LateMs = 0.0,
-    tensor: options.Tensor = 1,
-    replicas: options.Replicas = 1,
-    grad_sync_ms: options.GradSyncMs = 0.0,
-    optimizer_ms: options.OptimizerMs = 0.0,
-    step_barrier: options.StepBarrier = True,
-    draws: options.Draws = 5,
-    seed: options.Seed = 0,
-    pending_share: options.PendingShare = 1.0,
-    split_overhead: options.SplitOverhead = 0.0,
-    activation_mib: options.ActivationMib = 0.0,
-    svg: Annotated[Path | None, typer.Option(help="draw the first replica's step")] = None,
-    chrome: Annotated[Path | None, typer.Option(help="the same as a Chrome trace, for Perfetto")] = None,
-    csv: Annotated[Path | None, typer.Option(help="the order that each stage ran, in torchtitan's form")] = None,
-    as_json: options.AsJson = False,
-) -> None:
+    ] = None
+    split: Annotated[bool | None, typer.Option(help="gradients of the weights are operations of their own")] = None
+    svg: Annotated[Path | None, typer.Option(help="draw the first replica's step")] = None
+    chrome: Annotated[Path | None, typer.Option(help="the same as a Chrome trace, for Perfetto")] = None
+    csv: Annotated[Path | None, typer.Option(help="the order that each stage ran, in torchtitan's form")] = None
+
+
+def simulate(options: SimulateOptions) -> None:
     """Simulate a pipeline's step: its time, its bubble, its memory, and how far all is from what is possible."""
-    values = dict(locals())
-    question = asked(values)
-    if question.recorded is not None and not (schedule or hint):
-        shown = _replay(question, as_json)
+    question = asked(options)
+    if question.recorded is not None and not (options.schedule or options.hint):
+        shown = _replay(question, options.as_json)
     else:
-        shown = _simulate(question, values)
-    if svg:
-        _write(svg, drawing.svg(shown, f"{shown.layout.stages} stages × {shown.layout.chunks}"))
-    if chrome:
-        _write(chrome, drawing.chrome(shown))
-    if csv:
-        _write(csv, write_csv(shown.layout, shown.orders()))
+        shown = _simulate(question, options)
+    if options.svg:
+        _write(options.svg, drawing.svg(shown, f"{shown.layout.stages} stages × {shown.layout.chunks}"))
+    if options.chrome:
+        _write(options.chrome, drawing.chrome(shown))
+    if options.csv:
+        _write(options.csv, write_csv(shown.layout, shown.orders()))
 
 
 def _replay(question: Asked, as_json: bool) -> Run:
@@ -92,29 +67,29 @@ def _replay(question: Asked, as_json: bool) -> Run:
     return runs[0]
 
 
-def _simulate(question: Asked, values: dict[str, Any]) -> Run:
-    layout, schedule, note = _schedule(question, values)
-    setting = with_backward(question.setting, 1 + values["split_overhead"] * layout.split)
+def _simulate(question: Asked, options: SimulateOptions) -> Run:
+    layout, schedule, note = _schedule(question, options)
+    setting = with_backward(question.setting, 1 + options.split_overhead * layout.split)
     steps = simulate_steps(layout, schedule, question.times(layout), setting, compiled_engine())
-    answer = report.of_steps(schedule, steps, question.setting, values["activation_mib"])
-    print(json.dumps(answer) if values["as_json"] else report.steps_text(answer))
-    if note and not values["as_json"]:
+    answer = report.of_steps(schedule, steps, question.setting, options.activation_mib)
+    print(json.dumps(answer) if options.as_json else report.steps_text(answer))
+    if note and not options.as_json:
         print(f"note: {note}")
     return steps.shown
 
 
-def _schedule(question: Asked, values: dict[str, Any]) -> tuple[Layout, Schedule, str | None]:
+def _schedule(question: Asked, options: SimulateOptions) -> tuple[Layout, Schedule, str | None]:
     """(layout, schedule, what to say of its cap)."""
-    name, hint = values["schedule"], values["hint"]
+    name, hint = options.schedule, options.hint
     if name and hint:
         raise UsageError("take --schedule to run an order as it is, or --hint to choose while running, not both")
-    layout, stage_orders = _orders(question, name or hint, values)
+    layout, stage_orders = _orders(question, name or hint, options)
     if not hint:
-        if values["cap"] is not None:
+        if options.cap is not None:
             raise UsageError("a schedule that runs as it is has no cap; --cap goes with --hint")
         made = strict(f"{name or stock_order(layout)} as it is", layout, stage_orders)
         return layout, replace(made, pending=question.pending), None
-    asked_for = values["cap"] if values["cap"] is not None else _stock_cap(layout)
+    asked_for = options.cap if options.cap is not None else _stock_cap(layout)
     cap = min(caps.checked_cap(layout, asked_for), layout.chunks * layout.microbatches)
     links = question.setting.links
     needed = caps.least_cap(layout, question.times(layout), links.latency_ns + links.transfer_ns)
@@ -126,8 +101,8 @@ def _stock_cap(layout: Layout) -> int:
     return caps.stock_cap(replace(layout, placement=Placement.LOOP))
 
 
-def _orders(question: Asked, name: str, values: dict[str, Any]) -> tuple[Layout, list[orders.Order]]:
-    split, chunks = values["split"], values["chunks"]
+def _orders(question: Asked, name: str, options: SimulateOptions) -> tuple[Layout, list[orders.Order]]:
+    split, chunks = options.split, options.chunks
     if name.endswith(".csv"):
         layout, found = _read_csv(Path(name))
         if (layout.stages, layout.microbatches) != (question.stages, question.microbatches):
@@ -144,7 +119,7 @@ def _orders(question: Asked, name: str, values: dict[str, Any]) -> tuple[Layout,
             stages=question.stages,
             microbatches=question.microbatches,
             chunks=(2 if by_v else 1) if chunks is None else chunks,
-            split=split if split is not None else name.startswith("zb") or by_v or bool(values["hint"]),
+            split=split if split is not None else name.startswith("zb") or by_v or bool(options.hint),
             placement=Placement.V if by_v else Placement.LOOP,
         )
     )

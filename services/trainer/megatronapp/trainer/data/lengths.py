@@ -37,7 +37,13 @@ class Cut:
             for name, value in batch.items()
             if isinstance(value, torch.Tensor) and value.shape == counted.shape
         }
-        return {**batch, **cut, "work": (rows * length, rows * length * length)}
+        return {**batch, **cut, "work": (rows * length, rows * length * length), "real_tokens": _real_tokens(counted)}
+
+
+def _real_tokens(counted: torch.Tensor) -> int:
+    """Of all rows [rows, tokens], each up to the last that is not 0."""
+    places = torch.arange(1, counted.shape[1] + 1, device=counted.device)
+    return int((counted.ne(0) * places).amax(1).sum())
 
 
 @dataclass(frozen=True)

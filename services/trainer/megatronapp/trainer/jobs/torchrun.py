@@ -1,6 +1,8 @@
 """torchrun that ends with the exit code of the rank that failed, and with its starter. It is its ranks' agent, too.
 
-torchrun itself ends with 1 whatever a rank said; `failurePolicy.nonRetriableExitCodes` needs the code.
+torchrun itself ends with 1 whatever a rank said; `failurePolicy.nonRetriableExitCodes` needs the code. And it tells of
+a rank that was ended by a signal only when the others have ended, for which it waits 30 s: one that waits for the dead
+rank within NCCL or CUDA does not hear SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from megatronapp.core.logging import configure
 from megatronapp.trainer.agent.embedded import embedded_agent
 
 ORDINARY = 1
+PEERS_SECONDS = 5
+"""What the other ranks have to end after one has failed: to find out whom they have lost, and to say so."""
 
 
 def exit_code(codes: Iterable[int]) -> int:
@@ -50,17 +54,37 @@ def torchrun(argv: list[str]) -> int:
 
     # It tells of every rank that it ends, and of the first failure where in torch's own files it saw it.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+    _end_peers_soon()
     try:
         main(argv)
     except ChildFailedError as error:
-        first, failure = error.get_first_failure()
-        if failure.exitcode < 0:  # who ends by itself has said why
-            sys.stderr.write(f"error: rank {first} was ended by {failure.signal_name()}\n")
+        first, _ = error.get_first_failure()
         ranks = sorted(error.failures, key=lambda rank: rank != first)
         return exit_code(error.failures[rank].exitcode for rank in ranks)
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0
+
+
+def _end_peers_soon() -> None:
+    """When a rank has failed: say at once which signal it was, and give the others PEERS_SECONDS."""
+    from torch.distributed.elastic.multiprocessing.api import SubprocessContext
+
+    stock = SubprocessContext.close
+    known = set[SubprocessContext]()
+
+    def close(context: SubprocessContext, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
+        codes = {local: handler.proc.poll() for local, handler in context.subprocess_handlers.items()}
+        failed = {context.envs[local]["RANK"]: code for local, code in codes.items() if code}
+        if failed and context not in known:
+            known.add(context)
+            for rank, code in failed.items():
+                if code < 0:  # who ends by itself has said why
+                    sys.stderr.write(f"error: rank {rank} was ended by {signal.Signals(-code).name}\n")
+            sys.stderr.flush()
+        stock(context, death_sig, PEERS_SECONDS if failed else timeout)
+
+    SubprocessContext.close = close  # type: ignore[method-assign, assignment]
 
 
 def run(argv: list[str]) -> int:

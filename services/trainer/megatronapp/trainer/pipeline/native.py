@@ -119,9 +119,9 @@ class NativeTransport:
             return
         self._receives.pop(ended.id, None)
 
-    def lost(self) -> str:
-        """Which ranks are lost, or nothing where none is. To be asked when something else has failed."""
-        until = time.monotonic() + LOST_SECONDS
+    def lost(self, patience_seconds: float = LOST_SECONDS) -> str:
+        """Which ranks are lost, as far as the engine knows it by then; "" for none."""
+        until = time.monotonic() + patience_seconds
         while not (failed := self.engine.failed()) and time.monotonic() < until:
             time.sleep(0.01)
         return "; ".join(f"rank {rank} is lost: {reason}" for rank, reason in failed.items())

@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -22,6 +23,7 @@ from megatronapp.trainer.keyed_dropout import KeyedDropout
 from megatronapp.trainer.pipeline.agreement import Agreement
 from megatronapp.trainer.pipeline.dynamic import DynamicSchedule
 from megatronapp.trainer.pipeline.dynamic_step import AnyOrderTransport
+from megatronapp.trainer.pipeline.lost_peers import LostPeers
 from megatronapp.trainer.pipeline.native import NativeTransport
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
@@ -100,6 +102,7 @@ class DppPlugin(Plugin):
         assert context.pipeline is not None, "prepare has refused a run without a pipeline"  # noqa: S101
         self._pipeline = context.pipeline
         self._device = context.device
+        self._lost_peers = LostPeers(partial(cast(NativeTransport, context.pipeline.transport).lost, 0.0))
         self._agreement = agreement(context.pipeline)
         sizes = context.placement.sizes
         self._policies = _policies(args, sizes.pipeline, sizes.virtual_pipeline, context.schedule.microbatches)
@@ -155,12 +158,14 @@ class DppPlugin(Plugin):
 
     def failure(self, error: Exception) -> Exception | None:
         """Who waited in a collective is told of a connection alone: the engine knows whose."""
+        self._lost_peers.stop()
         if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError | TrainingError):
             return None
         lost = cast(AnyOrderTransport, self._pipeline.transport).lost()
         return TrainingError(lost) if lost and lost not in str(error) else None
 
     def close(self) -> None:
+        self._lost_peers.stop()
         if self._recorded is not None:
             self._recorded.write()
 
