@@ -21,7 +21,7 @@ from megatronapp.detector.signals.frontier import Blame, Frontier, Side, blame
 from megatronapp.detector.signals.halted import of_stopped
 from megatronapp.detector.signals.program import calls_of, disagreements
 from megatronapp.detector.signals.silence import Silence, silences
-from megatronapp.detector.signals.threads import computes, stopped_alone
+from megatronapp.detector.signals.threads import computes, stopped_alone, with_sides
 from megatronapp.detector.stall import Stall, with_what_was_said
 from megatronapp.v1 import trace_pb2
 
@@ -311,8 +311,8 @@ class Progress:
         if by_itself := stopped_alone(blamed, computing, passing):
             blamed = blame(frontiers, members, silent | by_itself, activities)
         unheard = tuple(sorted({b.rank for b in blamed} - self._ranks.keys()))
-        computes = Side.PROGRAM not in {b.side for b in blamed}
-        blamed = [replace(b, side=Side.DEVICE) if computes and b.rank in computing else b for b in blamed]
+        if Side.PROGRAM not in {b.side for b in blamed}:
+            blamed = with_sides(blamed, computing, passing)
         blamed = of_stopped(
             [b for b in blamed if b.rank in living or b.side is Side.PROGRAM], self._stopped & living.keys()
         )

@@ -143,7 +143,7 @@ class Watcher(Plugin):
     def ended(self, messages: Sequence[Message]) -> None:
         observed.events["ended"] += len(messages)
 
-    def looking(self) -> None:
+    def idling(self) -> None:
         """How often depends on how busy the host is."""
 
 

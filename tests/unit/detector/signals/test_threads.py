@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megatronapp.detector.signals.frontier import Blame, Side
-from megatronapp.detector.signals.threads import computes, stopped_alone
+from megatronapp.detector.signals.threads import computes, stopped_alone, with_sides
 
 CIRCLE = [Blame(rank, Side.CIRCULAR, "p2p:0-1", "forward_send", 0, (), circle=(0, 1, 2)) for rank in range(3)]
 SECOND_NS = 10**9
@@ -36,3 +36,11 @@ def test_one_of_fifty_threads_on_a_processor_computes_and_one_that_waits_does_no
     assert computes(SECOND_NS, SECOND_NS // 49)
     assert not computes(SECOND_NS, SECOND_NS // 10_000)
     assert not computes(0, 0)
+
+
+def test_a_cpu_rank_that_computes_is_no_host_that_stands_still_and_one_that_stands_in_a_pass_is() -> None:
+    blamed = [Blame(rank, Side.DEVICE, "p2p:0-1", "forward_send", 0, (3,)) for rank in range(3)]
+
+    sides = [b.side for b in with_sides(blamed, frozenset({0}), frozenset({0, 1}))]
+
+    assert sides == [Side.DEVICE, Side.HOST, Side.DEVICE]

@@ -5,6 +5,7 @@ of them may have stopped by itself. Its messages stand posted ahead, and wait as
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from megatronapp.detector.signals.frontier import Blame, Side
 
@@ -30,3 +31,15 @@ def stopped_alone(blamed: Iterable[Blame], computing: frozenset[int], passing: f
         return computing if circle else circle
     alone = passing & circle
     return alone if len(alone) == 1 else frozenset()
+
+
+def with_sides(blamed: Iterable[Blame], computing: frozenset[int], passing: frozenset[int]) -> list[Blame]:
+    """Of CPU ranks, which have no device: who computes has not stopped on its host, and who stands in a pass has, also
+    where it has posted messages."""
+    return [replace(b, side=_side(b, computing, passing)) for b in blamed]
+
+
+def _side(b: Blame, computing: frozenset[int], passing: frozenset[int]) -> Side:
+    if b.rank in computing:
+        return Side.DEVICE
+    return Side.HOST if b.rank in passing and b.side is Side.DEVICE else b.side

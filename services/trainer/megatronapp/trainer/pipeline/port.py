@@ -85,7 +85,7 @@ class Observer(Protocol):
     def ended(self, messages: Sequence[Message]) -> None:
         """It has waited. Messages that nobody waits for end without this call."""
 
-    def looking(self) -> None:
+    def idling(self) -> None:
         """The rank has nothing to do until one of those that it has posted comes, whichever it is."""
 
 
@@ -138,10 +138,10 @@ class PipelineMessages:
                 observer.posted(observed.messages, observed)
         return [together[id(handle)] for handle in handles]
 
-    def look(self) -> None:
+    def idle(self) -> None:
         """Nothing can be run, and this has lasted."""
         for observer in self.observers:
-            observer.looking()
+            observer.idling()
 
     def chunk_of(self, message: Message) -> int:
         """The model chunk (virtual stage) of this rank that makes the tensor or takes it."""

@@ -98,7 +98,7 @@ class LateLink:
     def ended(self, messages: Sequence[Message]) -> None:
         """A receiver's matter."""
 
-    def looking(self) -> None:
+    def idling(self) -> None:
         """A receiver's matter."""
 
 

@@ -133,7 +133,7 @@ class P2PHooks:
                 self.probe.recorder.begin(posted.operation)
             self._end(posted)
 
-    def looking(self) -> None:
+    def idling(self) -> None:
         self._note_arrivals()
 
     def step_end(self) -> None:
