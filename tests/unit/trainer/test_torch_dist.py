@@ -132,3 +132,14 @@ def test_a_file_outside_of_the_checkpoint_is_not_read(folder: Path) -> None:
 
     with pytest.raises(DataError, match="elsewhere"):
         StoredWeights(folder)
+
+
+@pytest.mark.parametrize("attribute", ["relative_path", "offset", "length"])
+def test_a_place_that_lacks_an_attribute_is_refused(attribute: str, folder: Path) -> None:
+    metadata = read_metadata(folder)
+    for info in metadata.storage_data.values():
+        del info.__dict__[attribute]
+    (folder / METADATA).write_bytes(pickle.dumps(metadata))
+
+    with pytest.raises(DataError, match="does not say where each tensor lies"):
+        read_metadata(folder)

@@ -303,4 +303,17 @@ def read_metadata(folder: Path) -> Metadata:
         raise DataError(f"{file} can't be read: {error!r:.200}") from error
     if not isinstance(found, Metadata):
         raise DataError(f"{file} holds no metadata of a checkpoint")
+    if not _places_all(found):
+        raise DataError(f"{file} does not say where each tensor lies")
     return found
+
+
+def _places_all(metadata: Metadata) -> bool:
+    """A damaged pickle may have left out any attribute."""
+    try:
+        return all(
+            isinstance(place.relative_path, str) and isinstance(place.offset, int) and isinstance(place.length, int)
+            for place in metadata.storage_data.values()
+        )
+    except AttributeError:
+        return False
