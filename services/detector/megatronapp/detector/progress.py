@@ -22,6 +22,7 @@ from megatronapp.detector.signals.frontier import Blame, Frontier, Side, blame
 from megatronapp.detector.signals.halted import of_stopped
 from megatronapp.detector.signals.program import calls_of, disagreements
 from megatronapp.detector.signals.silence import Silence, silences
+from megatronapp.detector.signals.threads import computes, stopped_alone, with_sides
 from megatronapp.detector.stall import Stall, with_what_was_said
 from megatronapp.v1 import trace_pb2
 
@@ -43,9 +44,6 @@ seconds. It is a hang where no more of them have left for so long."""
 STOPPED = "stopped"
 """Of a process, as its agent tells: by SIGSTOP, or a debugger's."""
 _PHASE_STEP = trace_pb2.PHASE_STEP
-BUSY_SHARE = 0.2
-"""A thread that uses less of a processor than this stands still: one that computes gets this much where five share a
-processor, and one that waits in a collective or message of gloo uses none (measured, below 0.0001)."""
 
 
 @dataclass(slots=True)
@@ -64,8 +62,10 @@ class _Rank:
     node: str = ""
     stack: trace_pb2.Stack | None = None
     """What it was in when its agent looked, since it has moved last."""
+    passing: bool = False
+    """CPU ranks: its thread is in a pass, and in no operation that is told of."""
     computing: bool = False
-    """CPU ranks: it is in a pass, and its thread uses the processor."""
+    """And uses the processor."""
 
     @property
     def said_of_job(self) -> str:
@@ -159,7 +159,9 @@ class Progress:
         if (state.phase, state.closing, state.lost) != (phase, process.closed, lost):
             self._stands(state, phase, closing=process.closed, lost=lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
-        state.computing = activity in PASSES and _computes(state, process, heartbeat)
+        state.passing = activity in PASSES and profiles.of_device(process.device).thread_computes
+        passed_ns, used_ns = heartbeat.clock_ns - state.clock_ns, heartbeat.thread_cpu_ns - state.cpu_ns
+        state.computing = state.passing and computes(passed_ns, used_ns)
         state.clock_ns, state.cpu_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns
         state.heard_unix_ns = self._heard_unix_ns
         if step > self._step:
@@ -302,6 +304,7 @@ class Progress:
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
         silent = frozenset(r for r, s in living.items() if s.lost or self._silent(s))
         computing = frozenset(r for r, s in living.items() if s.computing)
+        passing = frozenset(r for r, s in living.items() if s.passing)
         known = self._everyone()
         self._compare(known.frontiers)
         frontiers = {rank: known.frontiers[rank] for rank in living}
@@ -309,11 +312,11 @@ class Progress:
         members = {name: ranks for name, ranks in known.members.items() if name in of_living}
         activities = {rank: state.activity for rank, state in living.items()}
         blamed = list(self._program) or blame(frontiers, members, silent, activities)
-        if computing and any(b.side is Side.CIRCULAR for b in blamed):  # one that computes has stopped by itself
-            blamed = blame(frontiers, members, silent | computing, activities)
+        if by_itself := stopped_alone(blamed, computing, passing):
+            blamed = blame(frontiers, members, silent | by_itself, activities)
         unheard = tuple(sorted({b.rank for b in blamed} - self._ranks.keys()))
-        computes = Side.PROGRAM not in {b.side for b in blamed}
-        blamed = [replace(b, side=Side.DEVICE) if computes and b.rank in computing else b for b in blamed]
+        if Side.PROGRAM not in {b.side for b in blamed}:
+            blamed = with_sides(blamed, computing, passing)
         blamed = of_stopped(
             [b for b in blamed if b.rank in living or b.side is Side.PROGRAM], self._stopped & living.keys()
         )
@@ -382,9 +385,3 @@ def _phase(heartbeat: trace_pb2.SentHeartbeat, member: Member) -> int:
     if phase == trace_pb2.PHASE_UNSPECIFIED:
         return patience.START if heartbeat.step <= member.process.schedule.first_step else patience.STEP
     return phase if phase in patience.PHASES else patience.START
-
-
-def _computes(state: _Rank, process: Process, heartbeat: trace_pb2.SentHeartbeat) -> bool:
-    """Whether the training thread of a rank that is in a pass has computed since the last heartbeat."""
-    passed, used = heartbeat.clock_ns - state.clock_ns, heartbeat.thread_cpu_ns - state.cpu_ns
-    return profiles.of_device(process.device).thread_computes and passed > 0 and used > BUSY_SHARE * passed

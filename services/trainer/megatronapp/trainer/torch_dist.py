@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,11 @@ from megatronapp.core.errors import DataError
 METADATA = ".metadata"
 COMMON = "common.pt"
 BLOCK_BYTES = 256 << 20
+TORN = (
+    OSError, RuntimeError, ValueError, EOFError, LookupError, AttributeError, TypeError, AssertionError,
+    ArithmeticError, struct.error, pickle.UnpicklingError,
+)  # fmt: skip
+"""What torch's reader of pickled tensors raises for torn bytes."""
 _EXTRA = "_extra_state"
 _WITH_EXTRA = (
     "self_attention.linear_qkv",
@@ -212,8 +218,9 @@ class StoredWeights:
         items = create_read_items_for_chunk_list(key, self.tensors[key], [entry.chunk])
         try:
             self._reader.read_data(LoadPlan(items), _Target(target)).wait()
-        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError, LookupError) as error:
-            files = sorted({self._metadata.storage_data[item.storage_index].relative_path for item in items})
+        except TORN as error:
+            places = [self._metadata.storage_data.get(item.storage_index) for item in items]
+            files = sorted({place.relative_path if place else METADATA for place in places})
             raise DataError(f"{self._folder / files[0]} is torn: {key} can't be read ({error!r:.200})") from error
         return target.reshape(shape)
 
@@ -296,4 +303,17 @@ def read_metadata(folder: Path) -> Metadata:
         raise DataError(f"{file} can't be read: {error!r:.200}") from error
     if not isinstance(found, Metadata):
         raise DataError(f"{file} holds no metadata of a checkpoint")
+    if not _places_all(found):
+        raise DataError(f"{file} does not say where each tensor lies")
     return found
+
+
+def _places_all(metadata: Metadata) -> bool:
+    """A damaged pickle may have left out any attribute."""
+    try:
+        return all(
+            isinstance(place.relative_path, str) and isinstance(place.offset, int) and isinstance(place.length, int)
+            for place in metadata.storage_data.values()
+        )
+    except AttributeError:
+        return False

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -168,3 +169,13 @@ def test_a_file_that_is_no_vocabulary_of_a_bert_is_refused(pieces: str, says: st
 
     with pytest.raises(ConfigError, match=says):
         make_tokenizer("BertWordPieceCase", vocab_file=str(file))
+
+
+def test_words_that_a_vocabulary_without_an_unknown_token_lacks_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"</s>": 0, "one": 1}, unk_token="[UNK]"))
+    words.add_special_tokens(["</s>"])
+    words.save(str(file))
+
+    with pytest.raises(DataError, match=r"can't split the text: .*UNK"):
+        HuggingFaceTokenizer(file).tokenize("two")

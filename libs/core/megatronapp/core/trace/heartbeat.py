@@ -128,6 +128,7 @@ def _frontier_holds(frontier: trace_pb2.Frontier) -> bool:
         and -_TIME_NS <= frontier.completed_at_ns <= _TIME_NS
         and -1 <= frontier.peer < limits.MAX_WORLD
         and frontier.elements <= _COUNT
+        and frontier.open_count <= _COUNT
         and frontier.root < limits.MAX_WORLD
     )
 

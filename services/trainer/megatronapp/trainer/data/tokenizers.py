@@ -163,6 +163,8 @@ class _FastTokenizer:
             ids: list[int] = self._backend.encode(text, **options).ids
         except TypeError as error:  # as the library takes no text in which half a character is
             raise DataError(_HALF) from error
+        except Exception as error:  # a word that the vocabulary lacks, where it has no token for such
+            raise DataError(f"the tokenizer can't split the text: {_line(error)}") from error
         return ids
 
     def detokenize(self, ids: Sequence[int]) -> str:
