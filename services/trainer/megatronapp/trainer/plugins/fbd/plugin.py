@@ -39,6 +39,7 @@ from megatronapp.trainer.plugins.fbd.ordered_step import step_in_order
 from megatronapp.trainer.plugins.fbd.pending import Kind
 from megatronapp.trainer.plugins.fbd.plan import Plan
 from megatronapp.trainer.plugins.fbd.roles import Role
+from megatronapp.trainer.plugins.fbd.watch import Watch
 from megatronapp.trainer.plugins.fbd.weights import Sending, shared_parameters
 from megatronapp.trainer.worlds import World
 
@@ -162,6 +163,7 @@ class FbdPlugin(Plugin):
             PrefixStore("fbd", context.store),
             receive_bytes=plan.receive_bytes if context.placement.role == Role.BACKWARD else 0,
         )
+        self._watch = Watch(lambda: self._link.lost(0.0))
         drops = args.hidden_dropout > 0 or args.attention_dropout > 0
         self._seed: int | None = args.seed if drops else None
 
@@ -171,12 +173,14 @@ class FbdPlugin(Plugin):
 
     def failure(self, error: Exception) -> Exception | None:
         """Who waits in a collective or for the store is told of a connection alone: the engine knows whose."""
+        self._watch.end()
         if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError | TrainingError):
             return None
         lost = self._link.lost(LOST_SECONDS)
         return TrainingError(lost) if lost and lost not in str(error) else None
 
     def close(self) -> None:
+        self._watch.end()
         self._link.abort()
 
 
@@ -200,7 +204,11 @@ class ForwardPlugin(FbdPlugin):
             states,
         )
 
+    def training_begin(self, step: int, consumed_samples: int, *, loaded: bool) -> None:
+        self._watch.begin()
+
     def training_end(self) -> None:
+        self._watch.end()
         self._link.close()
 
 
@@ -251,6 +259,7 @@ class BackwardPlugin(FbdPlugin):
         parameters = shared_parameters(self._chunks, self._transformer, self._plan.partition)
         self._sending = Sending(self._link, self._plan.partition, parameters)
         step_in_order(self._optimizer, self._sending.layer_of, self._sending.final)
+        self._watch.begin()
 
     def step_begin(self, step: int) -> None:
         if self._dropout is not None:
@@ -286,6 +295,7 @@ class BackwardPlugin(FbdPlugin):
             self._context.request_stop()
 
     def training_end(self) -> None:
+        self._watch.end()
         if self._weights_due:
             self._send_weights()
         self._link.begin_turn()
