@@ -52,6 +52,12 @@ BITWISE = {
         "--hidden-dropout 0.1 --fbd-slots 3", forward_pipeline=3, linears=True
     ),
     "DP 2, forward PP 1, roles apart": Case("--global-batch-size 16 --fbd-roles-apart", data=2, forward_pipeline=1),
+    "CP 2, hidden dropout, distributed optimizer, forward PP 1": Case(
+        f"{BUCKETS} --hidden-dropout 0.1", context=2, forward_pipeline=1
+    ),
+    "linears, CP 2, one stage, attention dropout": Case(
+        f"{MODERN} --attention-dropout 0.1", pipeline=1, context=2, linears=True
+    ),
     "experts over two ranks": Case(f"{EXPERTS} --global-batch-size 16", data=2),
 }
 CLOSE = {
