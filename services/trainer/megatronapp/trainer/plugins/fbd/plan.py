@@ -92,8 +92,6 @@ class Plan:
 def _refuse_attention(config: TrainerConfig) -> None:
     """What a forward rank would have to hand over beside activations, or hold of heads that ranks share."""
     model, parallel = config.model, config.parallel
-    if parallel.context_parallel_size > 1 and model.transformer_impl == "local":
-        raise UsageError(f"{SWITCH} can't share sequences among ranks: leave --context-parallel-size out")
     if config.training.variable_seq_lengths:
         raise UsageError(f"{SWITCH} needs sequences of one length: leave --variable-seq-lengths out")
     if config.data.reset_attention_mask:
