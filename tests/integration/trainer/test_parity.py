@@ -20,6 +20,8 @@ LLAMA = (
     "--position-embedding-type rope --normalization RMSNorm --swiglu --group-query-attention --num-query-groups 2 "
     "--untie-embeddings-and-output-weights --disable-bias-linear"
 )
+SHARDED = "--use-distributed-optimizer"
+OF_T5 = "--geglu --openai-gelu --normalization RMSNorm --disable-bias-linear"
 MIXTURE = "--num-experts 4 --moe-router-topk 2 --disable-bias-linear"
 
 
@@ -85,6 +87,36 @@ def test_stages_of_other_sizes_with_virtual_stages_have_the_losses_of_one_proces
 )
 def test_gated_untied_rotary_model_is_the_same_in_every_layout(world_size: int, layout: str) -> None:
     assert losses(f"{LLAMA} {layout}", world_size) == pytest.approx(single(LLAMA), rel=RELATIVE)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        (OF_T5, "--tensor-model-parallel-size 2 --sequence-parallel"),
+        pytest.param("--geglu", "--tensor-model-parallel-size 2", marks=slower),
+        pytest.param(OF_T5, "--pipeline-model-parallel-size 2", marks=slower),
+        pytest.param("--squared-relu", "--tensor-model-parallel-size 2", marks=slower),
+        pytest.param("--squared-relu", "--use-distributed-optimizer", marks=slower),
+    ],
+)
+def test_other_activations_are_the_same_in_every_layout(model: str, layout: str) -> None:
+    assert losses(f"{model} {layout}", 2) == pytest.approx(single(model), rel=RELATIVE)
+
+
+@slower
+@pytest.mark.parametrize(
+    ("world_size", "layout"),
+    [
+        (2, "--expert-model-parallel-size 2"),
+        (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
+        (2, "--pipeline-model-parallel-size 2"),
+        (4, f"--tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 {SHARDED}"),
+    ],
+)
+def test_shared_experts_have_the_losses_of_one_process(world_size: int, layout: str) -> None:
+    model = f"{MIXTURE} --swiglu --moe-shared-expert-intermediate-size 64"
+
+    assert losses(f"{model} {layout}", world_size) == pytest.approx(single(model), rel=RELATIVE)
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,11 @@ def options(config: TrainerConfig) -> dict[str, Any]:
 
 def _bias_gelu(config: TrainerConfig) -> str:
     model = config.model
-    if model.swiglu or model.disable_bias_linear or model.num_experts is not None:
-        return "is of a GELU behind a bias: leave --swiglu, --disable-bias-linear and --num-experts out, or it"
+    if model.gated or model.squared_relu or model.disable_bias_linear or model.num_experts is not None:
+        return (
+            "is of a GELU behind a bias: leave --swiglu, --geglu, --squared-relu, --disable-bias-linear and "
+            "--num-experts out, or it"
+        )
     return "" if model.openai_gelu else "computes GELU in its tanh form: give --openai-gelu with it"
 
 
