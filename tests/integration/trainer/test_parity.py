@@ -144,6 +144,20 @@ def test_recomputation_changes_no_loss_even_with_dropout(recompute: str) -> None
     assert losses(f"{dropout} {recompute}") == single(dropout)
 
 
+@pytest.mark.parametrize(
+    ("world_size", "layout"),
+    [
+        (1, ""),
+        pytest.param(2, "--pipeline-model-parallel-size 2", marks=slower),
+        pytest.param(2, "--tensor-model-parallel-size 2 --sequence-parallel", marks=slower),
+    ],
+)
+def test_activations_that_wait_on_the_host_change_no_loss_even_with_dropout(world_size: int, layout: str) -> None:
+    flags = f"{layout} --hidden-dropout 0.1 --attention-dropout 0.1"
+
+    assert losses(f"{flags} --cpu-offloading-num-layers 3", world_size) == losses(flags, world_size)
+
+
 @slower
 def test_bfloat16_with_distributed_optimizer_and_pipeline_learns_like_one_process() -> None:
     found = losses("--bf16 --use-distributed-optimizer --pipeline-model-parallel-size 2", 4)

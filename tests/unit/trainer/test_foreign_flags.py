@@ -138,6 +138,7 @@ def test_what_has_no_effect_is_said() -> None:
         ("--fp8-format hybrid", "train with --bf16"),
         ("--moe-grouped-gemm", "leave it out"),
         ("--quick-geglu", "take --geglu"),
+        ("--optimizer-cpu-offload", "give --use-distributed-optimizer"),
         ("--train-samples 100", "needs --global-batch-size"),
         ("--train-samples many --global-batch-size 2", "a whole number of samples"),
         ("--train-samples 100 --global-batch-size 0", "too small"),

@@ -58,6 +58,9 @@ def test_first_and_last_stage_may_have_other_numbers_of_layers() -> None:
         (2, "--global-batch-size 6", "--global-batch-size 6 is no multiple"),
         (3, "--pipeline-model-parallel-size 3", "--num-layers 8 is no multiple of 3"),
         (1, "--swiglu --squared-relu", "--swiglu and --squared-relu are different MLPs"),
+        (1, "--cpu-offloading-num-layers 9", "9 is more than --num-layers 8"),
+        (1, "--cpu-offloading-num-layers 8 --recompute-granularity selective", "leave one out"),
+        (1, "--cpu-offloading-num-layers 8 --transformer-impl transformer_engine", "give --transformer-impl local"),
         (1, "--swiglu --geglu", "--swiglu and --geglu are different MLPs"),
         (1, "--moe-shared-expert-intermediate-size 8", "needs --num-experts"),
         (

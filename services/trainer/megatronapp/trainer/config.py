@@ -205,6 +205,9 @@ class TrainingConfig:
     recompute_num_layers: int | None = flag(
         None, "layers per recomputed unit (uniform) or recomputed layers (block)", OPERATION
     )
+    cpu_offloading_num_layers: int | None = flag(
+        None, "layers, from the first, whose activations wait in the host's memory for their backward pass", OPERATION
+    )
     deterministic_mode: bool = flag(False, "only deterministic algorithms: a run repeats bit by bit", OPERATION)
 
 

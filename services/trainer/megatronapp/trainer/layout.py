@@ -15,6 +15,7 @@ from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfi
 from megatronapp.trainer.models.attention_choice import check_attention
 from megatronapp.trainer.models.fusions import check_fusions
 from megatronapp.trainer.models.limits import check_family
+from megatronapp.trainer.models.sizes import decoder_layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,7 @@ class Layout:
         _check_model(config.model, parallel, config.training.seq_length)
         _check_experts(config.model, parallel, world_size)
         _check_recompute(config)
+        _check_offloading(config)
         _check_optimizer(config)
         _check_precision(config.training)
         check_attention(config)
@@ -244,6 +246,20 @@ def _check_recompute(config: TrainerConfig) -> None:
         return
     if training.recompute_method is not None or training.recompute_num_layers is not None:
         raise UsageError("--recompute-method and --recompute-num-layers belong to --recompute-granularity full")
+
+
+def _check_offloading(config: TrainerConfig) -> None:
+    model, count = config.model, config.training.cpu_offloading_num_layers
+    if count is None:
+        return
+    if count > max(model.num_layers, decoder_layers(model)):
+        raise UsageError(f"--cpu-offloading-num-layers {count} is more than --num-layers {model.num_layers}")
+    if config.training.recompute_granularity is not None:
+        raise UsageError(
+            "--recompute-granularity leaves nothing for --cpu-offloading-num-layers to hold: leave one out"
+        )
+    if model.transformer_impl != "local":
+        raise UsageError("--cpu-offloading-num-layers needs megatron-core's own layers: give --transformer-impl local")
 
 
 def _check_optimizer(config: TrainerConfig) -> None:

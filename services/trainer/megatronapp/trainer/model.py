@@ -21,6 +21,7 @@ from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.models import family_of, fusions
+from megatronapp.trainer.models.offloading import offload_layers
 from megatronapp.trainer.models.protocol import ChunkPlace
 from megatronapp.trainer.models.sizes import ffn_hidden_size
 
@@ -226,6 +227,8 @@ def _chunk_at(
     device: torch.device,
 ) -> torch.nn.Module:
     chunk = build(config, transformer, place)
+    if config.training.cpu_offloading_num_layers is not None:
+        offload_layers(chunk, config.training.cpu_offloading_num_layers)
     chunk.model_type = ModelType.encoder_or_decoder
     return chunk.to(device)
 
