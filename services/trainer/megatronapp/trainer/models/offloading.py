@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
-SMALL = 1024
+SMALL = 256
 """Elements up to which a tensor is not worth its copies."""
 Kept = torch.Tensor | tuple[torch.device, torch.Tensor]
 
