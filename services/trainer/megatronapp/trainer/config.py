@@ -95,7 +95,7 @@ class ModelConfig:
     )
     fusions: tuple[str, ...] = flag(
         (),
-        "fused kernels: bias-gelu, bias-swiglu, bias-dropout, cross-entropy, masked-softmax, rope, "
+        "fused kernels: bias-gelu, bias-geglu, bias-swiglu, bias-dropout, cross-entropy, masked-softmax, rope, "
         "gradient-accumulation; megatron: Megatron-LM's defaults, as far as they fit and are installed",
         OPERATION,
     )

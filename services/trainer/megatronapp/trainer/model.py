@@ -75,7 +75,7 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
 
 
 def _activation(config: TrainerConfig) -> Callable[[torch.Tensor], torch.Tensor]:
-    if "bias-gelu" in fusions.chosen(config):
+    if fusions.chosen(config) & {"bias-gelu", "bias-geglu"}:
         return F.gelu  # megatron-core knows the fused one, which is the tanh form, by this name
     return _ACTIVATIONS[config.model.activation]
 
