@@ -51,6 +51,8 @@ BITWISE = {
     "linears, PP 2, forward PP 3, hidden dropout, tied, three slots": Case(
         "--hidden-dropout 0.1 --fbd-slots 3", forward_pipeline=3, linears=True
     ),
+    "linears, GeGLU in its tanh form, one stage": Case(f"--geglu --openai-gelu {DROPOUT}", pipeline=1, linears=True),
+    "squared ReLU": Case("--squared-relu"),
     "DP 2, forward PP 1, roles apart": Case("--global-batch-size 16 --fbd-roles-apart", data=2, forward_pipeline=1),
     "CP 2, hidden dropout, distributed optimizer, forward PP 1": Case(
         f"{BUCKETS} --hidden-dropout 0.1", context=2, forward_pipeline=1

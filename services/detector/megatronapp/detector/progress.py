@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from megatronapp.core.trace.membership import Process
 from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import everyone, patience, profiles
 from megatronapp.detector.members import Member

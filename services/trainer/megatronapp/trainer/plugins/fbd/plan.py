@@ -143,6 +143,8 @@ def _refuse(args: argparse.Namespace, config: TrainerConfig, forward: Grid) -> N
     for plugin, flag in (("dpp", "--use-dpp"), ("scope", "--scope")):
         if getattr(args, flag.removeprefix("--").replace("-", "_"), False):
             raise UsageError(f"{SWITCH} can't run with {flag} of the plug-in {plugin} yet: leave one of them out")
+    if config.training.cpu_offloading_num_layers is not None:
+        raise UsageError(f"{SWITCH} keeps no activations that could wait: leave --cpu-offloading-num-layers out")
     if config.parallel.overlap_param_gather:
         raise UsageError(
             f"{SWITCH} sends weights before the next step begins, when --overlap-param-gather has not gathered them: "
