@@ -23,7 +23,7 @@ SCRIPT = [f"--steps={STEPS}", f"--slow-from={STEPS}", *CHECKPOINTS]
 
 def own_job(namespace: str, collector: str, image: str, run: str) -> list[dict[str, Any]]:
     """The example, filled in as its first lines and the documentation say, with a script and an image that are here."""
-    text = EXAMPLE.read_text().replace("RUN_ID", run).replace("team/llama", f"{namespace}/{NAME}")
+    text = EXAMPLE.read_text().replace("THIS_RUN", run).replace("team/llama", f"{namespace}/{NAME}")
     text = re.sub(r"megatronapp-collector-0\.\S+:7601", collector, text)
     text = re.sub(r"registry\.example\.com/\S+", image, text)
     service, job = yaml.safe_load_all(text)
