@@ -94,12 +94,16 @@ def test_a_converted_model_of_masked_words_trains_alike_on_four_ranks_and_on_one
 
     on_one, on_four = (
         run_forked(world, train, f"{run} --load {core} {flags}")[-1].losses
-        for world, flags in ((1, ""), (ranks, layout))
+        for world, flags in ((1, ""), (ranks, f"{layout} --save {tmp_path / 'trained'}"))
     )
+    core_to_hf.convert(Options(source=tmp_path / "trained", target=tmp_path / "back"))
 
     assert len(on_one) == 5
     assert on_one[0] == pytest.approx(math.log(2176), abs=1.5)
     assert on_four == pytest.approx(on_one, rel=1e-5)
+    found, before = (load_file(str(tmp_path / each / "model.safetensors")) for each in ("back", "model"))
+    assert {key: tensor.shape for key, tensor in found.items()} == {key: each.shape for key, each in before.items()}
+    assert not any(found[key].equal(before[key]) for key in before)
 
 
 def shares(core: Path) -> list[tuple[str, tuple[int, ...]]]:

@@ -69,7 +69,7 @@ def _of_t5(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
     if not given and not pieces.is_file():
         raise UsageError(f"{folder} holds no spiece.model: give --tokenizer-model, the SentencePiece model of a T5")
     extra = Fields.read(options).values.get("extra_ids") if options.is_file() else None
-    count = str(extra if isinstance(extra, int) and 1 <= extra <= EXTRA_IDS else EXTRA_IDS)  # mT5 says 0, and has them
+    count = str(extra if type(extra) is int and 1 <= extra <= EXTRA_IDS else EXTRA_IDS)  # mT5 says 0, and has them
     kind = "SentencePieceTokenizer"
     return {"tokenizer_type": kind, "tokenizer_model": str(pieces), "vocab_extra_ids": count, **given}
 
