@@ -125,6 +125,7 @@ def test_first_and_last_stage_may_have_other_numbers_of_layers() -> None:
         (1, "--window-size -2 0", "--window-size -2 0: give the tokens before"),
         (1, "--reset-attention-mask --transformer-impl transformer_engine", "needs --transformer-impl local"),
         (1, "--window-attn-skip-freq 2", "give that too"),
+        (1, "--softmax-scale 0", "leaves nothing of the scores"),
         (
             4,
             "--tensor-model-parallel-size 4 --group-query-attention --num-query-groups 2 --num-attention-heads 6 "

@@ -311,7 +311,7 @@ LAYOUT_OF_SCHEMA = {
             "model_type", "bert_no_binary_head", "decoder_num_layers", "vocab_extra_ids",
             "num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "kv_channels",
             "group_query_attention", "num_query_groups", "position_embedding_type", "max_position_embeddings",
-            "relative_attention_num_buckets", "relative_attention_max_distance",
+            "softmax_scale", "relative_attention_num_buckets", "relative_attention_max_distance",
             "rotary_base", "rotary_percent", "use_rope_scaling", "rope_scaling_factor", "openai_gelu",
             "padded_vocab_size", "window_size", "window_attn_skip_freq",
             "normalization", "norm_epsilon", "swiglu", "geglu", "squared_relu", "disable_bias_linear",

@@ -41,6 +41,9 @@ class ModelConfig:
     )
     relative_attention_num_buckets: int = flag(32, "relative: distances that are told apart", FORWARD, minimum=4)
     relative_attention_max_distance: int = flag(128, "relative: from here on all distances are one", FORWARD)
+    softmax_scale: float | None = flag(
+        None, "attention's scores are multiplied by this; default 1 / root of --kv-channels; T5's: 1", FORWARD
+    )
     max_position_embeddings: int | None = flag(
         None, "longest sequence of learned positions; default --seq-length", FORWARD
     )
@@ -287,7 +290,10 @@ class DataConfig:
         None, "vocab.json of GPT2BPETokenizer, vocab.txt of BertWordPieceLowerCase and BertWordPieceCase", OPERATION
     )
     vocab_extra_ids: int = flag(
-        0, "tokens of no word that are added to vocab.txt: T5 marks with them what was cut out", FORWARD, minimum=0
+        0,
+        "tokens of no word, added to vocab.txt or a T5's spiece.model: T5 marks with them what was cut out",
+        FORWARD,
+        minimum=0,
     )
     merge_file: str | None = flag(None, "merges.txt of GPT2BPETokenizer", OPERATION)
     tokenizer_model: str | None = flag(

@@ -42,6 +42,7 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
             num_attention_heads=model.num_attention_heads,
             num_query_groups=model.num_query_groups if model.group_query_attention else None,
             kv_channels=model.kv_channels,
+            softmax_scale=model.softmax_scale,
             ffn_hidden_size=ffn_hidden_size(model),
             normalization=model.normalization,
             layernorm_epsilon=model.norm_epsilon,

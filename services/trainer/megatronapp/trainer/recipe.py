@@ -51,7 +51,7 @@ _ACTS_ONLY_IF: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "decoder_seq_length": lambda flags: flags["model_type"] == "t5",
     "mask_prob": lambda flags: flags["model_type"] != "gpt",
     "short_seq_prob": lambda flags: flags["model_type"] != "gpt",
-    "vocab_extra_ids": lambda flags: str(flags.get("tokenizer_type")).startswith("BertWordPiece"),
+    "vocab_extra_ids": lambda flags: str(flags.get("tokenizer_type")).startswith(("BertWordPiece", "SentencePiece")),
     "vocab_size": lambda flags: flags.get("tokenizer_type") == "NullTokenizer",
 }
 _DERIVED = ("decoder_num_layers", "decoder_seq_length", "ffn_hidden_size", "kv_channels", "moe_ffn_hidden_size")
@@ -60,6 +60,7 @@ _TOKENIZER_FILES = {
     "GPT2BPETokenizer": "--vocab-file and --merge-file",
     "HuggingFaceTokenizer": "--tokenizer-model",
     "SentencePieceTokenizer": "--tokenizer-model",
+    "T5Tokenizer": "--tokenizer-model",
     "TikTokenizer": "--tokenizer-model",
     "BertWordPieceTokenizer": "--vocab-file",
 }

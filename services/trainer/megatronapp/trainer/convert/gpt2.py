@@ -23,6 +23,7 @@ class Gpt2:
     name: str = "gpt2"
     prefix: str = "transformer."
     passed_over = re.compile(r"\.attn\.(bias|masked_bias)$")
+    tied = frozenset({"lm_head.weight"})
 
     def matches(self, model: ModelConfig) -> bool:
         return (
@@ -33,7 +34,7 @@ class Gpt2:
             and not (model.gated or model.disable_bias_linear or model.qk_layernorm or model.group_query_attention)
             and model.kv_channels in (None, model.hidden_size // model.num_attention_heads)
             and model.num_experts is None
-            and not model.window_size
+            and not (model.window_size or model.softmax_scale)
         )
 
     def flags(self, config: Fields) -> list[str]:
