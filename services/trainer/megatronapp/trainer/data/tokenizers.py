@@ -159,7 +159,7 @@ class _FastTokenizer:
         except TypeError as error:  # as the library takes no text in which half a character is
             raise DataError(HALF) from error
         except Exception as error:  # a word that the vocabulary lacks, where it has no token for such
-            raise DataError(f"the tokenizer can't split the text: {_line(error)}") from error
+            raise DataError(f"the tokenizer can't split the text: {line_of(error)}") from error
         return ids
 
     def detokenize(self, ids: Sequence[int]) -> str:
