@@ -121,11 +121,12 @@ test-exhaustive: references
 corpus: setup
 	$(BIN)/python -m bench.corpus --jobs 2
 
-# Each fault of tests/integration/megatrace ten times, on four CPU ranks, and how soon each was told of
+# Each fault of tests/integration/megatrace ten times, on four CPU ranks, and how soon each was told of; HANG_ROUNDS: so many times
+HANG_ROUNDS ?= 10
 HANG_TIMES := build/hangs.jsonl
 hangs: setup-tests
 	@mkdir -p $(dir $(HANG_TIMES)) && : > $(HANG_TIMES)
-	MEGATRONAPP_MEGATRACE_ROUNDS=10 MEGATRONAPP_MEGATRACE_TIMES=$(abspath $(HANG_TIMES)) \
+	MEGATRONAPP_MEGATRACE_ROUNDS=$(HANG_ROUNDS) MEGATRONAPP_MEGATRACE_TIMES=$(abspath $(HANG_TIMES)) \
 	  $(BIN)/pytest -m long tests/integration/megatrace/test_faults.py $(JUNIT)
 	$(BIN)/python -m tests.integration.megatrace.times $(HANG_TIMES)
 

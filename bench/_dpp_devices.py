@@ -93,6 +93,8 @@ class CaseRecord:
     """Of the device's memory, all that is used."""
     peaks: dict[str, float] = field(default_factory=dict)
     dispatch_seconds: list[float] = field(default_factory=list)
+    launch_ms: dict[str, float] = field(default_factory=dict)
+    """Of the host, by kind and chunk, as the pace knows it."""
     padded: list[float] = field(default_factory=list)
     """What spinning took, of what was wanted."""
     gaps: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
@@ -239,6 +241,8 @@ class DevicePipeline(DppPlugin):
         if mode != STOCK:
             seen.peaks[mode] = max(seen.peaks.get(mode, 0.0), self._made.peak)
             seen.dispatch_seconds.append(self.dynamic.dispatch_seconds / self._layout.operations)
+            launches = self.dynamic.durations.launches.items()
+            seen.launch_ms = {f"{kind.letter}{chunk}": seconds * 1e3 for (kind, chunk), seconds in launches}
         if not step.settles:
             seen.spans[mode][step.seed] = span
             between = [self._clock.seconds(before[-1], after[3]) * 1e3 for before, after in pairwise(moments)]
@@ -330,6 +334,7 @@ def described(case: Case, layout: Layout, ranks: list[dict[str, Any]], predicted
         "spun_of_wanted": _quartiles([each for rank in ranks for each in rank["padded"]]),
         "device_gib": {mode: [round(rank["bytes"][mode] / 2**30, 2) for rank in ranks] for mode in seconds},
         "memory_over_stock": round(memory - 1, 4),
+        "launch_ms": [{key: round(ms, 3) for key, ms in rank["launch_ms"].items()} for rank in ranks],
         "short_and_long_gaps_ms": {
             mode: [[round(float(each), 1) for each in np.mean(rank["gaps"][mode], axis=0)] for rank in ranks]
             for mode in seconds

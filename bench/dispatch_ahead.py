@@ -26,7 +26,7 @@ from megatronapp.core.pipeline.arrays import Floats
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
-from megatronapp.trainer.pipeline.pace import LEAD_SECONDS, Durations
+from megatronapp.trainer.pipeline.pace import Durations
 
 CHUNKS = 2
 SIZES = ((2, 8), (4, 16))
@@ -57,9 +57,11 @@ class Stage:
     def _nearly(self, operation: Operation, begin: float, seconds: float) -> float:
         expected = self._durations.expected(operation)
         self._durations.observe(operation, seconds)
+        self._durations.observe_launch(operation, self._launch)
         if expected is None:
             return begin
-        return min(self.free_at, max(begin, begin + expected.seconds - expected.error_seconds - LEAD_SECONDS))
+        ahead = expected.error_seconds + self._durations.lead_seconds
+        return min(self.free_at, max(begin, begin + expected.seconds - ahead))
 
 
 def step_seconds(layout: Layout, stages: Sequence[Stage], durations: Floats, late: Floats) -> float:

@@ -103,7 +103,7 @@ async function largePicture() {
     window.pictures = 0
     const put = CanvasRenderingContext2D.prototype.putImageData
     CanvasRenderingContext2D.prototype.putImageData = function (image, ...rest) {
-      if (image.width === 4096) window.pictures += 1
+      if (image.height === 128) window.pictures += 1
       return put.call(this, image, ...rest)
     }
   })

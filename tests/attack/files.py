@@ -38,10 +38,10 @@ MAX_LINE = 20_000
 
 
 class Reader:
-    """`read` is given the folder that `make` has filled."""
+    """`read` is given the folder that `make` has filled. One of less weight gets fewer inputs."""
 
-    def __init__(self, name: str, make: Make, read: Callable[[Path], object]) -> None:
-        self.name, self.make, self.read = name, make, read
+    def __init__(self, name: str, make: Make, read: Callable[[Path], object], weight: float = 1.0) -> None:
+        self.name, self.make, self.read, self.weight = name, make, read, weight
 
 
 class Files:
@@ -55,9 +55,10 @@ class Files:
     async def start(self, folder: Path) -> None:
         self._folder = folder
         self._readers = readers(folder / "good") + (trainer_readers(folder / "models") if self._trainer else [])
+        self._weights = [reader.weight for reader in self._readers]
 
     async def execute(self, chance: random.Random) -> None:
-        reader = chance.choice(self._readers)
+        (reader,) = chance.choices(self._readers, self._weights)
         place = self._folder / "input"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
@@ -144,7 +145,7 @@ def trainer_readers(good: Path) -> list[Reader]:
     from megatronapp.trainer.agent import recorder_text
     from megatronapp.trainer.checkpoint_folder import CLAIM, COMPLETE, LATEST, RECIPE, Claim, find_latest, read_recipe
     from megatronapp.trainer.recipe import SCHEMA
-    from tests.attack.models import model_readers
+    from tests.attack.models import WEIGHTS, model_readers
 
     recipe = {
         "schema": SCHEMA,
@@ -160,7 +161,7 @@ def trainer_readers(good: Path) -> list[Reader]:
         of_json(COMPLETE, {"files": {"a": 1, "b": 2}})(chance, place / "iter_0000005")
 
     dumps = of_folder(recordings.dumps(good.with_name("recorder")), recordings.hostile_dump)
-    return [Reader(*each) for each in model_readers(good)] + [
+    return [Reader(*each, WEIGHTS.get(each[0], 1.0)) for each in model_readers(good)] + [
         Reader("flight recorder, in words", dumps, lambda p: recorder_text.main(str(p / "nccl_trace_rank_0"))),
         Reader("recipe", of_json(RECIPE, recipe), lambda place: read_recipe(place)),
         Reader("checkpoint", checkpoint, find_latest),

@@ -30,6 +30,9 @@ from tests.support.hugging_face import write_model, write_sentencepiece
 from tests.unit.gateway.scope.recordings.test_format import WHOLE
 
 Read = Callable[[Path], object]
+WEIGHTS = {"chat template": 0.05}
+"""A process of its own reads each, and an endless one takes its whole second: with the weight of the others a good part
+of an attack's time would be theirs."""
 TEXTS = b'{"text": "one two"}\n{"text": "three", "meta": {"a": [1]}}\n{"text": "\\u00e9 ?"}\n'
 VOCABULARY = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\none\ntwo\n##s\n"
 CHAT = {

@@ -100,9 +100,22 @@ def jit_is_off() -> bool:
 # ---- float32
 
 
-@pytest.mark.parametrize("layout", ["--expert-model-parallel-size 2", f"--expert-model-parallel-size 2 {DATA}"])
-def test_experts_that_get_their_tokens_by_alltoall_have_the_losses_of_one_gpu(layout: str) -> None:
-    assert run(f"{SMALL} {MIXTURE} {layout}")[0] == pytest.approx(run(f"{SMALL} {MIXTURE}", 1)[0], rel=1e-5)
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        (MIXTURE, "--expert-model-parallel-size 2"),
+        (MIXTURE, f"--expert-model-parallel-size 2 {DATA}"),
+        (f"{MIXTURE} --moe-shared-expert-intermediate-size 64", "--expert-model-parallel-size 2"),
+    ],
+)
+def test_experts_that_get_their_tokens_by_alltoall_have_the_losses_of_one_gpu(model: str, layout: str) -> None:
+    assert run(f"{SMALL} {model} {layout}")[0] == pytest.approx(run(f"{SMALL} {model}", 1)[0], rel=1e-5)
+
+
+def test_activations_that_wait_on_the_host_change_no_loss() -> None:
+    dropout = f"{SMALL} --hidden-dropout 0.1 --attention-dropout 0.1"
+
+    assert run(f"{dropout} --cpu-offloading-num-layers 3", 1)[0] == run(dropout, 1)[0]
 
 
 @pytest.mark.parametrize("model", [ROTARY, DOCUMENTS])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
+import time
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -107,7 +109,8 @@ class World:
 def train_all(runs: Mapping[str, int], plugins: Plugins, folder: str) -> Runs:
     """In turn, flags and port of each. After one that failed nothing is tried: its other ranks may still be in it."""
     found: Runs = {}
-    for each, port in runs.items():
+    for number, (each, port) in enumerate(runs.items()):
+        print(f"run {number} of {len(runs)} begins at {time.monotonic():.1f} s: {each}", file=sys.stderr, flush=True)
         os.environ["MASTER_PORT"] = str(port)
         try:
             traces = f"--trace-dir {shlex.quote(folder)}" if "--trace" in each else ""

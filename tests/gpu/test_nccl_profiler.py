@@ -39,6 +39,8 @@ SIZES = (1, 1000, 1 << 18, 1 << 22)
 """Elements of 4 bytes: below, at and above what is sent in one piece."""
 SETTLED_SECONDS = 20.0
 COST_ROUNDS, COST_CALLS = 30, 200
+DRIFT, TICK_NS = 1e-4, 2_000
+"""By which the two clocks may part, and what the GPU's advances by at once."""
 
 CALL = re.compile(r"NCCL INFO (\w+): opCount \w+ .*count (\d+) datatype (\d+) .*nranks=(\d+)")
 LOGGED_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
@@ -194,15 +196,23 @@ def test_times_of_the_gpu_are_sane(ranks: list[Recorded]) -> None:
         last = dict[int, Completed]()
         for each in sorted(seen.completed, key=lambda each: (each.lane, each.number)):
             assert 0 < each.start_ns < each.end_ns
-            on_host_ns = each.end_seen_ns - each.enqueued_ns
             assert each.enqueued_ns <= each.launched_ns
-            assert each.enqueued_ns <= each.start_seen_ns <= each.end_seen_ns
-            assert each.end_ns - each.start_ns <= 1.001 * on_host_ns + 10_000  # clocks tick alike within a permille
             before = last.get(each.lane)
             if before is not None and seen.lanes[each.lane].direction is Direction.NONE:
                 assert each.start_ns >= before.start_ns
                 assert each.end_ns >= before.end_ns
             last[each.lane] = each
+
+
+def test_what_the_gpu_did_lies_between_its_call_and_its_being_told(ranks: list[Recorded]) -> None:
+    """On one clock of the host for all operations. How late NCCL tells of a start or an end, and of which channel it
+    tells first, is a matter of how busy the host is: only that each was over by then says something."""
+    for seen in ranks:
+        least = max(each.enqueued_ns - each.start_ns for each in seen.completed)
+        most = min(min(each.start_seen_ns - each.start_ns, each.end_seen_ns - each.end_ns) for each in seen.completed)
+        span_ns = max(each.end_ns for each in seen.completed) - min(each.start_ns for each in seen.completed)
+        print(f"\nthe host's clock is {least} to {most} ns before the GPU's, in {span_ns / 1e9:.1f} s")
+        assert least <= most + DRIFT * span_ns + TICK_NS
 
 
 def test_a_kernel_lies_within_events_around_it(ranks: list[Recorded]) -> None:

@@ -18,7 +18,7 @@ pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not ins
 
 from megatronapp.rdma import BackpressureError, Config, LaneUnavailableError, Spec, Tag
 from tests.gpu import test_transport as between_gpus
-from tests.gpu.test_transport import CONFIG, SECONDS, content, engine
+from tests.gpu.test_transport import CONFIG, ENDED_SECONDS, SECONDS, content, engine
 from tests.support.forked import run_forked
 
 pytestmark = [
@@ -158,14 +158,14 @@ def capture_a_graph() -> None:
     ],
 )
 def test_between_two_ranks_on_one_gpu(scenario: Callable[[], Any]) -> None:
-    run_forked(2, scenario, timeout=60)
+    run_forked(2, scenario, timeout=ENDED_SECONDS)
 
 
 def test_host_does_not_wait_for_streams() -> None:
     """It waited for a second each as long as an earlier send was not matched."""
-    assert max(run_forked(2, let_streams_wait_while_a_send_is_not_matched, timeout=60)) < 50
+    assert max(run_forked(2, let_streams_wait_while_a_send_is_not_matched, timeout=ENDED_SECONDS)) < 50
 
 
 @pytest.mark.parametrize("staged", [False, True], ids=["cuda_ipc", "staged"])
 def test_one_end_may_be_on_a_gpu_and_the_other_not(staged: bool) -> None:
-    run_forked(2, pair_host_and_gpu, staged, timeout=60)
+    run_forked(2, pair_host_and_gpu, staged, timeout=ENDED_SECONDS)

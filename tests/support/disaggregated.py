@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 from megatronapp.trainer.keyed_dropout import KeyedDropout
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
-from megatronapp.trainer.plugins.fbd import FbdPlugin
+from megatronapp.trainer.plugins.fbd import FbdPlugin, watch
 from megatronapp.trainer.plugins.fbd.roles import Grid, Role, Roles
 from tests.support.forked import run_forked
 from tests.support.varied_orders import Trained, trained
@@ -46,6 +50,7 @@ class Case:
     tensor: int = 1
     pipeline: int = 2
     data: int = 1
+    context: int = 1
     forward_tensor: int | None = None
     forward_pipeline: int | None = None
     linears: bool = False
@@ -53,7 +58,10 @@ class Case:
 
     @property
     def layout(self) -> str:
-        return f"--tensor-model-parallel-size {self.tensor} --pipeline-model-parallel-size {self.pipeline} {self.flags}"
+        return (
+            f"--tensor-model-parallel-size {self.tensor} --pipeline-model-parallel-size {self.pipeline} "
+            f"--context-parallel-size {self.context} {self.flags}"
+        )
 
     @property
     def forward(self) -> str:
@@ -67,8 +75,13 @@ class Case:
 
     @property
     def roles(self) -> Roles:
-        forward = Grid(tensor=self.forward_tensor or self.tensor, pipeline=self.forward_pipeline or self.pipeline)
-        backward, apart = Grid(tensor=self.tensor, pipeline=self.pipeline), "--fbd-roles-apart" in self.flags
+        backward = Grid(tensor=self.tensor, pipeline=self.pipeline, context=self.context)
+        forward = replace(
+            backward,
+            tensor=self.forward_tensor or self.tensor,
+            pipeline=self.forward_pipeline or self.pipeline,
+        )
+        apart = "--fbd-roles-apart" in self.flags
         return Roles(forward=forward, backward=backward, replicas=self.data, apart=apart)
 
     @property
@@ -80,7 +93,7 @@ class Case:
         keyed: tuple[type[Plugin], ...] = (Keyed,) if "dropout" in self.flags else ()
         recompute = "" if self.linears else RECOMPUTE
         flags = f"{self.layout} {recompute}"
-        ranks = self.tensor * self.pipeline * self.data
+        ranks = self.tensor * self.pipeline * self.context * self.data
         return run_forked(ranks, partial(trained, steps=steps), flags, *keyed, timeout=200 + steps)
 
     def disaggregated(self, steps: int, *plugins: type[Plugin], more: str = "") -> list[Trained]:
@@ -91,3 +104,27 @@ class Case:
             assert not every[rank].losses
             assert not every[rank].gradients
         return [every[rank] for rank in self.roles.ranks(Role.BACKWARD)]
+
+
+def error_of(folder: Path, run: Callable[[], Any]) -> None:
+    """Of one rank: notes when its run broke off, and with which error, also where its watch ended its process."""
+    file = folder / os.environ["RANK"]
+
+    def note(reason: str) -> None:
+        file.write_text(f"{time.time()} {reason}")
+
+    def end_process(reason: str) -> None:
+        note(reason)
+        os._exit(1)
+
+    watch.end_process = end_process
+    try:
+        run()
+    except Exception as error:  # noqa: BLE001  (whoever waits in gloo gets its error)
+        note(str(error))
+
+
+def errors(folder: Path) -> dict[int, tuple[float, str]]:
+    """What `error_of` has noted, by rank."""
+    noted = {int(file.name): file.read_text().partition(" ") for file in folder.iterdir() if file.name.isdigit()}
+    return {rank: (float(at), error) for rank, (at, _, error) in noted.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,31 @@ GPT2: Mapping[str, Any] = {
     "vocab_size": 33,
     "torch_dtype": "float32",
 }
+BERT: Mapping[str, Any] = {
+    "model_type": "megatron-bert",
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 32,
+    "vocab_size": 33,
+    "torch_dtype": "float32",
+}
+T5: Mapping[str, Any] = {
+    "model_type": "t5",
+    "d_model": 16,
+    "d_ff": 24,
+    "d_kv": 8,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 20,
+    "feed_forward_proj": "gated-gelu",
+    "tie_word_embeddings": False,
+    "vocab_size": 33,
+    "torch_dtype": "float32",
+}
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "llama": LLAMA,
     "llama-tied": {**LLAMA, "tie_word_embeddings": True},
@@ -50,6 +75,11 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "qwen3": {**LLAMA, "model_type": "qwen3", "head_dim": 8},
     "gpt2": GPT2,
     "gpt2-untied": {**GPT2, "tie_word_embeddings": False, "n_inner": 24},
+    "megatron-bert": BERT,
+    "megatron-bert-untied": {**BERT, "tie_word_embeddings": False},
+    "t5": T5,
+    "t5-silu": {**T5, "feed_forward_proj": "gated-silu"},
+    "mt5": {**T5, "model_type": "mt5"},
 }
 
 
@@ -73,7 +103,7 @@ def write_model(folder: Path, config: Mapping[str, Any] = LLAMA, dtype: torch.dt
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(dict(config)))
     save_file(random_tensors(config, dtype), str(folder / "model.safetensors"), metadata={"format": "pt"})
-    write_tokenizer(folder)
+    _OWN_TOKENIZER.get(str(config.get("model_type")), write_tokenizer)(folder)
     return folder
 
 
@@ -96,3 +126,43 @@ def write_sentencepiece(folder: Path, tokens: int = 33) -> None:
         minloglevel=2,
     )
     (folder / "tokenizer.model").write_bytes(written.getvalue())
+
+
+def write_word_pieces(folder: Path) -> None:
+    """A vocab.txt of letters; [BOS] and [EOS] come on top of these 31."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+
+
+def write_t5_pieces(
+    folder: Path,
+    *,
+    texts: Iterable[str] = ("abc cab dab bad add " * 9,),
+    tokens: int = 20,
+    extra_ids: int = 10,
+    user_defined_symbols: Sequence[str] = (),
+) -> None:
+    """A spiece.model, which has no token that begins a text."""
+    written = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=written,
+        vocab_size=tokens,
+        hard_vocab_limit=False,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        user_defined_symbols=list(user_defined_symbols),
+        minloglevel=2,
+    )
+    (folder / "spiece.model").write_bytes(written.getvalue())
+    (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": extra_ids}))
+
+
+_OWN_TOKENIZER: Mapping[str, Callable[[Path], None]] = {
+    "megatron-bert": write_word_pieces,
+    "t5": write_t5_pieces,
+    "mt5": write_t5_pieces,
+}

@@ -133,6 +133,6 @@ def write_distributed(folder: Path, core: Path, *, stacked: bool, **changes: Any
     def tensor_of(block: Block) -> torch.Tensor:
         return found[block.entry.key]
 
-    torch_dist.write(place, entries, args.num_layers, tensor_of, {"args": args, "checkpoint_version": 3.0})
+    torch_dist.write(place, entries, {"decoder": args.num_layers}, tensor_of, {"args": args, "checkpoint_version": 3.0})
     (folder / checkpoint_folder.LATEST).write_text("7")
     return folder

@@ -22,6 +22,8 @@ class Shape:
     """With RMSNorm and rotation, as Llama has it; else with LayerNorm, learned positions, and GELU, as GPT-2 has it."""
     eps: float = 1e-5
     rotary_base: float = 10_000.0
+    activation: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """None: SiLU of a gated one, else GELU."""
 
 
 Change = Callable[[str, int | None, torch.Tensor], torch.Tensor]
@@ -94,12 +96,13 @@ class _Model:
 
     def mlp(self, x: torch.Tensor, layer: int) -> torch.Tensor:
         at, see = f"layers.{layer}.mlp.", self.see
+        act = self.shape.activation or (F.silu if self.shape.gated else F.gelu)
         hidden = self.linear(x, at + "linear_fc1")
         if self.shape.gated:
             gate, up = hidden.chunk(2, -1)
-            hidden = F.silu(see("mlp.gate", layer, gate)) * see("mlp.up", layer, up)
+            hidden = act(see("mlp.gate", layer, gate)) * see("mlp.up", layer, up)
         else:
-            hidden = F.gelu(see("mlp.fc1", layer, hidden))
+            hidden = act(see("mlp.fc1", layer, hidden))
         hidden = see("mlp.act", layer, hidden)
         return see("mlp.out", layer, self.linear(hidden, at + "linear_fc2"))
 

@@ -3,7 +3,8 @@
     python transformers_model.py FOLDER
 
 FOLDER/wanted.json maps names to {"config": …, "tokens": [[…]]}. Of each, FOLDER/NAME gets a model of random weights as
-save_pretrained writes it, and FOLDER/NAME.npz its `logits` [batch, position, vocabulary].
+save_pretrained writes it, and FOLDER/NAME.npz its `logits` [batch, position, vocabulary]. T5 decodes the tokens that it
+encodes, in their order back; of Megatron-BERT, whose second half of tokens is the second text, there is `order` too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM  # type: ignore[import-not-found]
+from transformers import (  # type: ignore[import-not-found]
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForPreTraining,
+    AutoModelForSeq2SeqLM,
+)
+
+KINDS = {"t5": AutoModelForSeq2SeqLM, "mt5": AutoModelForSeq2SeqLM, "megatron-bert": AutoModelForPreTraining}
 
 
 def main(folder: Path) -> None:
@@ -26,13 +34,25 @@ def main(folder: Path) -> None:
 def make(folder: Path, name: str, config: dict[str, Any], tokens: list[list[int]]) -> None:
     torch.manual_seed(1)
     # Weights so large that attention is far from uniform, and biases and norms far from 0 and 1.
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), attn_implementation="eager").eval()
+    kind = KINDS.get(config["model_type"], AutoModelForCausalLM)
+    model = kind.from_config(AutoConfig.for_model(**config), attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-        logits = model(torch.tensor(tokens)).logits
+        found = answers(model, torch.tensor(tokens))
     model.save_pretrained(folder / name, max_shard_size="100KB")
-    np.savez(folder / f"{name}.npz", logits=logits.numpy())
+    np.savez(folder / f"{name}.npz", **{key: each.numpy() for key, each in found.items()})
+
+
+def answers(model: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+    kind = model.config.model_type
+    if kind == "megatron-bert":
+        types = (torch.arange(tokens.shape[1]) >= tokens.shape[1] // 2).long().expand_as(tokens)
+        output = model(tokens, token_type_ids=types)
+        return {"logits": output.prediction_logits, "order": output.seq_relationship_logits}
+    if kind in ("t5", "mt5"):
+        return {"logits": model(tokens, decoder_input_ids=tokens.flip(1)).logits}
+    return {"logits": model(tokens).logits}
 
 
 if __name__ == "__main__":

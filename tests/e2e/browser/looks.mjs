@@ -10,6 +10,7 @@ const CELL_PIXELS = 16
 /** Of 255. Of pages in another font up to 2.3 % of the cells differ by more, of pages without one of their panels 5 % and more. */
 const CELL_DIFFERS = 20
 export const MOST_CELLS = 0.03
+const MOST_LOOKS = 20
 
 const fileOf = (name) => fileURLToPath(new URL(`looks/${name}.webp`, import.meta.url))
 
@@ -25,8 +26,18 @@ export class Looks {
     return new Looks(desk)
   }
 
-  /** The page as it stands: its screenshot, and that reduced, in base64. */
+  /** The page at rest, where two looks after each other are the same: its screenshot, and that reduced, in base64. */
   async of(page) {
+    let before
+    for (let i = 0; i < MOST_LOOKS; i += 1) {
+      const seen = await this.once(page)
+      if (seen.look === before?.look) return seen
+      before = seen
+    }
+    throw new Error(`${page.url()} never looks the same twice`)
+  }
+
+  async once(page) {
     const { width, height } = page.viewportSize()
     const shot = await page.screenshot({ animations: 'disabled', caret: 'hide' })
     const look = await this.desk.evaluate((asked) => reduce(...asked), [shot.toString('base64'), Math.ceil(width / CELL_PIXELS), Math.ceil(height / CELL_PIXELS)])

@@ -1,5 +1,6 @@
 // Every page over made-up runs: what pictures are taken of and what is checked for accessibility.
 import { BUILT, FakeGateway, serve, World } from '../../../services/ui/test/support/load.mjs'
+import { settled, watch } from './settled.mjs'
 
 const FAULT = { ranks: [312], since: 1150, effect: 1.22 }
 const large = new World({ run: '7f3a90c2', name: 'research/llama-70b', ranks: 512, steps: 1200, pipeline: 8, faults: [FAULT], restartedAt: 700, attempt: 2 })
@@ -52,12 +53,14 @@ const ACTS = {
   'sign-in': { before: ({ gateway }) => (gateway.signedIn = false), left: ({ gateway }) => (gateway.signedIn = true) },
 }
 
-/** Opens a page of `servePages`, as those see it who have used it; `leave` undoes what was done to it. */
+/** Opens a page of `servePages`, as those see it who have used it, until all of it is there; `leave` undoes what was done to it. */
 export async function openPage(page, name, served) {
+  watch(page)
   ACTS[name]?.before?.(served)
   await page.goto(served.url + PAGES[name])
   await page.locator('h1').first().waitFor({ state: 'attached' })
   await ACTS[name]?.opened?.(page, served)
+  await settled(page)
   return { leave: () => ACTS[name]?.left?.(served) }
 }
 
@@ -65,7 +68,7 @@ export async function servePages() {
   const gateway = new FakeGateway([large, small, ...waiting, ...ended])
   const scope = gateway.scope(large.run)
   scope.step = large.newestStep
-  gateway.archived.push({ ...small.findings(0)[0], id: 'finding-before', state: 'resolved', since_step: 200, resolved_step: 240, resolved_unix_ns: small.startOf(240) * 1e9 })
+  gateway.archived.push({ ...small.findings(0)[0], id: 'finding-before', state: 'resolved', since_step: 200, opened_unix_ns: small.startOf(204) * 1e9, resolved_step: 240, resolved_unix_ns: small.startOf(240) * 1e9 })
   gateway.annotations.push({ id: 'said', finding: `${small.run}-finding-0`, kind: 'acknowledge', by: 'ann', text: 'I look at node-0', silence: '', unix_ns: small.startOf(870) * 1e9, until_unix_ns: 0 })
   record(scope)
   const { server, url } = await serve(gateway, BUILT)
@@ -96,11 +99,12 @@ function disturb(scope) {
   leave()
 }
 
+/** Each step is on every panel before the next one comes: of frames that come faster than they are painted, some are passed over. */
 async function trains(page, { scope }) {
-  await page.locator('.cost').first().waitFor()
+  await page.waitForFunction(() => [...document.querySelectorAll('.card .cost')].length && [...document.querySelectorAll('.card .cost')].every((cost) => cost.textContent))
   for (let step = 0; step < 8; step += 1) {
     scope.advance()
-    await page.waitForTimeout(50)
+    await page.waitForFunction((shown) => [...document.querySelectorAll('.card .facts')].every((facts) => facts.firstElementChild?.textContent.includes(shown)), scope.step.toLocaleString('en'))
   }
 }
 

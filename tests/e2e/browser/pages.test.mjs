@@ -6,6 +6,7 @@ import { after, before, test } from 'node:test'
 import { AXE, launch, SIZES, THEMES } from './browser.mjs'
 import { Looks, MOST_CELLS } from './looks.mjs'
 import { openPage, PAGES, servePages } from './pages.mjs'
+import { settled } from './settled.mjs'
 
 const PATIENCE = { timeout: 30_000 }
 const LAPTOP = { width: 1280, height: 800 }
@@ -49,11 +50,10 @@ async function seenIn(language, name) {
   const { leave } = await openPage(page, name, served)
   for (const viewport of SCREENS) {
     await page.setViewportSize(viewport)
-    await page.locator('main [aria-busy=true]').first().waitFor({ state: 'detached', ...PATIENCE }).catch(() => undefined)
     for (const colorScheme of THEMES) {
       await page.emulateMedia({ colorScheme })
       served.gateway.beat()
-      await page.waitForTimeout(300)
+      await settled(page)
       const how = `${viewport.width}-${colorScheme}-${language}`
       seen.push({ name: how, ...(await looks.of(page)) })
       assert.deepEqual(await cut(page), [], how)
@@ -83,7 +83,6 @@ test('another font is no other look, a panel that is gone is one', async () => {
   await page.setViewportSize(LAPTOP)
   await openPage(page, 'finding', served)
   await page.locator('article').first().waitFor(PATIENCE)
-  await page.waitForTimeout(500)
   const { look } = await looks.of(page)
   const differs = async () => (await looks.difference([look], [(await looks.of(page)).look]))[0]
   const style = await page.addStyleTag({ content: ":root[data-theme] { --font: 'DejaVu Sans', sans-serif !important }" })

@@ -24,7 +24,6 @@ for (const theme of themes) {
       page.on('pageerror', (error) => console.error(`${page.url()}: ${error.message}`))
       for (const name of names) {
         const { leave } = await openPage(page, name, served)
-        await page.waitForTimeout(900)
         const file = `${name}-${width}-${theme}-${locale}.png`
         await page.screenshot({ path: join(folder, file) })
         shots.get(name).push(file)

@@ -21,6 +21,8 @@ from tests.support.cluster import (
 )
 from tests.support.ports import free_port
 
+USERS_IMAGE = "docker.io/example/somebodys-training:1"
+
 
 @pytest.fixture(scope="session")
 def whole_cluster() -> Iterator[Cluster]:
@@ -82,6 +84,19 @@ def jobs(whole_cluster: Cluster) -> Iterator[Cluster]:
         pytest.skip(f"the nodes have no image {', '.join(lacking)}: make images, and load them")
     with whole_cluster.fresh_namespace("journey-jobs") as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def users_image(whole_cluster: Cluster, jobs: Cluster) -> str:
+    """Of somebody who has never heard of us: made of what the trainer's image has of torch."""
+    if whole_cluster.has_image(USERS_IMAGE):
+        return USERS_IMAGE
+    if not whole_cluster.is_test_cluster:
+        pytest.skip(f"the nodes have no image {USERS_IMAGE}")
+    folder = Path(__file__).parent / "users_image"
+    torch = ("--build-arg", f"TORCH_IMAGE={images.image('trainer')}")
+    whole_cluster.tool("build", USERS_IMAGE, str(folder), "-f", str(folder / "Dockerfile"), *torch)
+    return USERS_IMAGE
 
 
 @pytest.fixture(scope="session")

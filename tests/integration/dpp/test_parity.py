@@ -47,7 +47,7 @@ LAYOUTS = [
 
 @pytest.mark.timeout(300)
 def test_with_w_split_from_b_they_are_bitwise_stocks() -> None:
-    flags = "--pipeline-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel"
+    flags = "--pipeline-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel --geglu"
     run = partial(trained, steps=3)
     stock = run_forked(4, run, flags)
 

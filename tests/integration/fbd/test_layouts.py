@@ -21,6 +21,8 @@ MODERN = (
     "--untie-embeddings-and-output-weights --disable-bias-linear"
 )
 EXPERTS = "--num-experts 4 --expert-model-parallel-size 2 --disable-bias-linear"
+BUCKETS = "--use-distributed-optimizer --overlap-grad-reduce --ddp-bucket-size 5000"
+"""Several to a stage: each is stepped, gathered and sent for itself."""
 VIRTUAL = "--num-virtual-stages-per-pipeline-rank 2"
 BITWISE = {
     "TP 2, sequence parallel, dropout, a part over two forward stages": Case(
@@ -29,9 +31,7 @@ BITWISE = {
     "TP 2, sequence parallel, dropout, PP 3, two parts on one forward stage": Case(
         f"--num-layers 6 {DROPOUT} --sequence-parallel", tensor=2, pipeline=3, forward_pipeline=1
     ),
-    "DP 2, distributed optimizer, overlapped reduction": Case(
-        "--use-distributed-optimizer --overlap-grad-reduce --global-batch-size 16", data=2
-    ),
+    "DP 2, distributed optimizer, overlapped reduction": Case(f"{BUCKETS} --global-batch-size 16", data=2),
     "PP 4, forward PP 3, dropout, untied": Case(
         f"--num-layers 8 {DROPOUT} --untie-embeddings-and-output-weights", pipeline=4, forward_pipeline=3
     ),
@@ -43,7 +43,7 @@ BITWISE = {
         f"{MODERN} --attention-dropout 0.1", tensor=2, pipeline=1, forward_pipeline=2, linears=True
     ),
     "linears, VPP 2, DP 2, distributed optimizer, untied, modern, forward PP 1": Case(
-        f"{VIRTUAL} {MODERN} --use-distributed-optimizer --overlap-grad-reduce --global-batch-size 16",
+        f"{VIRTUAL} {MODERN} {BUCKETS} --global-batch-size 16",
         data=2,
         forward_pipeline=1,
         linears=True,
@@ -51,7 +51,15 @@ BITWISE = {
     "linears, PP 2, forward PP 3, hidden dropout, tied, three slots": Case(
         "--hidden-dropout 0.1 --fbd-slots 3", forward_pipeline=3, linears=True
     ),
+    "linears, GeGLU in its tanh form, one stage": Case(f"--geglu --openai-gelu {DROPOUT}", pipeline=1, linears=True),
+    "squared ReLU": Case("--squared-relu"),
     "DP 2, forward PP 1, roles apart": Case("--global-batch-size 16 --fbd-roles-apart", data=2, forward_pipeline=1),
+    "CP 2, hidden dropout, distributed optimizer, forward PP 1": Case(
+        f"{BUCKETS} --hidden-dropout 0.1", context=2, forward_pipeline=1
+    ),
+    "linears, CP 2, one stage, attention dropout": Case(
+        f"{MODERN} --attention-dropout 0.1", pipeline=1, context=2, linears=True
+    ),
     "experts over two ranks": Case(f"{EXPERTS} --global-batch-size 16", data=2),
 }
 CLOSE = {

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import subprocess
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +23,7 @@ from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.fbd import FbdPlugin
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from tests.support.agents import agent
-from tests.support.disaggregated import FBD
+from tests.support.disaggregated import FBD, error_of, errors
 from tests.support.forked import run_forked
 from tests.support.training import TINY, Recording, train
 from tests.support.varied_orders import trained
@@ -180,7 +181,7 @@ class Ending(Plugin):
         return run
 
 
-def error_of(victim: int, number: signal.Signals) -> str:
+def error_said(victim: int, number: signal.Signals) -> str:
     Ending.victim, Ending.number = victim, number
     try:
         trained(f"{TWO} {FBD}", FbdPlugin, Ending)
@@ -202,8 +203,43 @@ def error_of(victim: int, number: signal.Signals) -> str:
 def test_who_dies_or_stops_is_named_with_its_role_and_stage(
     victim: int, number: signal.Signals, twin: int, place: str
 ) -> None:
-    said = run_forked(4, error_of, victim, number, may_die=[victim])
+    said = run_forked(4, error_said, victim, number, may_die=[victim])
 
     assert said[victim] is None
     assert all(said[rank] for rank in range(4) if rank != victim)
     assert f"rank {victim} ({place}, tensor rank 0, replica 0) is lost" in said[twin]
+
+
+class StoppedBetweenSteps(Plugin):
+    """The rank that holds the store stops when its passes of a step are done."""
+
+    name = "stopped-between-steps"
+    noted = Path()
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
+        return cls() if context.identity.rank == 0 else None
+
+    def step_end(self, step: int, progress: Any) -> None:
+        if step == 2:
+            subprocess.Popen(["sh", "-c", f"sleep {STOPPED_SECONDS}; kill -9 {os.getpid()}"])
+            self.noted.write_text(str(time.time()))
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def run_stopped(noted: Path) -> None:
+    StoppedBetweenSteps.noted = noted
+    error_of(noted.parent, partial(trained, SPLIT, FbdPlugin, StoppedBetweenSteps))
+
+
+def test_who_waits_for_the_store_of_a_stopped_rank_ends_with_its_name(tmp_path: Path) -> None:
+    noted = tmp_path / "stopped"
+
+    run_forked(3, run_stopped, noted, may_die=range(3))
+
+    stopped, said = float(noted.read_text()), errors(tmp_path)
+    assert said.keys() == {1, 2}
+    named = [
+        at for at, error in said.values() if "rank 0 (forward, stage 0, tensor rank 0, replica 0) is lost" in error
+    ]
+    assert min(named) - stopped < 12

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import random
+import threading
+import time
 from typing import Any
 
 # First: it opens the stand-in before PyTorch brings the machine's own driver, where it has one.
@@ -154,6 +156,25 @@ def let_a_stream_wait_for_what_comes_from_a_host(ranks: Ranks) -> None:
     assert torch.equal(tensor, bytes_of(9, 1 << 20))
 
 
+def load_a_kernel_behind_a_message(ranks: Ranks) -> None:
+    """The driver takes no call meanwhile; what came for nobody's stream must not keep the engine in one."""
+    side, tensors = stream(), [torch.zeros(1 << 20, dtype=torch.uint8) for _ in range(2)]
+    producer = stream()
+    gate = Gate(producer)
+    others, waited = [post(ranks[0], RECEIVE, tensors[number], 1, number) for number in range(2)]
+    sends = [post(ranks[1], SEND, bytes_of(number, 1 << 20), 0, number, stream=producer) for number in range(2)]
+    assert ranks[0].wait_stream(waited, side)
+    loading = threading.Thread(target=DRIVER.stand_in_load, args=(ctypes.c_void_p(side),), daemon=True)
+    loading.start()
+    time.sleep(0.05)
+    gate.open()
+    loading.join(SECONDS)
+    assert not loading.is_alive(), "the stream waits for the engine, and the engine for the driver"
+    well(ranks[0], others, waited)
+    well(ranks[1], *sends)
+    assert [int(tensor[-1]) for tensor in tensors] == [0, 1]
+
+
 def lose_a_peer_between_host_and_gpu(ranks: Ranks) -> None:
     side = stream()
     gate = Gate(side)
@@ -254,6 +275,7 @@ if __name__ == "__main__":
         exchange_between_host_and_gpu(pair(lane), random.Random(4))
         exchange_between_host_and_gpu(pair(lane, in_flight_bytes=1 << 20), random.Random(5))
         let_a_stream_wait_for_what_comes_from_a_host(pair(lane))
+        load_a_kernel_behind_a_message(pair(lane))
         lose_a_peer_between_host_and_gpu(pair(lane))
         refuse_a_stream_that_is_captured(pair(lane))
         overtake_a_send_that_its_producer_holds_up(pair(lane, in_flight_bytes=1 << 20))

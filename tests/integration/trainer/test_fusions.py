@@ -25,6 +25,7 @@ def _train(flags: str, compiled: bool) -> list[float]:
     [
         ("--swiglu", "megatron", 1e-5),
         pytest.param("--openai-gelu", "bias-gelu", 1e-5, marks=pytest.mark.long),
+        pytest.param("--geglu --openai-gelu", "bias-geglu", 1e-5, marks=pytest.mark.long),
         pytest.param("--swiglu --num-experts 2 --disable-bias-linear", "bias-swiglu", 1e-5, marks=pytest.mark.long),
         pytest.param("--bf16", "cross-entropy bias-dropout", 1e-2, marks=pytest.mark.long),
         pytest.param("--hidden-dropout 0.1", "bias-dropout", 1e-5, marks=pytest.mark.long),

@@ -20,6 +20,8 @@ LLAMA = (
     "--position-embedding-type rope --normalization RMSNorm --swiglu --group-query-attention --num-query-groups 2 "
     "--untie-embeddings-and-output-weights --disable-bias-linear"
 )
+SHARDED = "--use-distributed-optimizer"
+OF_T5 = "--geglu --openai-gelu --normalization RMSNorm --disable-bias-linear"
 MIXTURE = "--num-experts 4 --moe-router-topk 2 --disable-bias-linear"
 
 
@@ -88,6 +90,36 @@ def test_gated_untied_rotary_model_is_the_same_in_every_layout(world_size: int, 
 
 
 @pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        (OF_T5, "--tensor-model-parallel-size 2 --sequence-parallel"),
+        pytest.param("--geglu", "--tensor-model-parallel-size 2", marks=slower),
+        pytest.param(OF_T5, "--pipeline-model-parallel-size 2", marks=slower),
+        pytest.param("--squared-relu", "--tensor-model-parallel-size 2", marks=slower),
+        pytest.param("--squared-relu", "--use-distributed-optimizer", marks=slower),
+    ],
+)
+def test_other_activations_are_the_same_in_every_layout(model: str, layout: str) -> None:
+    assert losses(f"{model} {layout}", 2) == pytest.approx(single(model), rel=RELATIVE)
+
+
+@slower
+@pytest.mark.parametrize(
+    ("world_size", "layout"),
+    [
+        (2, "--expert-model-parallel-size 2"),
+        (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
+        (2, "--pipeline-model-parallel-size 2"),
+        (4, f"--tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 {SHARDED}"),
+    ],
+)
+def test_shared_experts_have_the_losses_of_one_process(world_size: int, layout: str) -> None:
+    model = f"{MIXTURE} --swiglu --moe-shared-expert-intermediate-size 64"
+
+    assert losses(f"{model} {layout}", world_size) == pytest.approx(single(model), rel=RELATIVE)
+
+
+@pytest.mark.parametrize(
     "layout",
     [
         pytest.param("--expert-model-parallel-size 2", marks=slower),
@@ -110,6 +142,20 @@ def test_recomputation_changes_no_loss_even_with_dropout(recompute: str) -> None
     dropout = "--hidden-dropout 0.1 --attention-dropout 0.1"
 
     assert losses(f"{dropout} {recompute}") == single(dropout)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "layout"),
+    [
+        (1, ""),
+        pytest.param(2, "--pipeline-model-parallel-size 2", marks=slower),
+        pytest.param(2, "--tensor-model-parallel-size 2 --sequence-parallel", marks=slower),
+    ],
+)
+def test_activations_that_wait_on_the_host_change_no_loss_even_with_dropout(world_size: int, layout: str) -> None:
+    flags = f"{layout} --hidden-dropout 0.1 --attention-dropout 0.1"
+
+    assert losses(f"{flags} --cpu-offloading-num-layers 3", world_size) == losses(flags, world_size)
 
 
 @slower

@@ -99,6 +99,21 @@ def test_a_collective_is_recorded_when_it_is_called_and_when_it_is_through(libra
     assert (lane.enqueued, lane.started, lane.completed, lane.oldest, lane.newest) == (1, 1, 1, None, call)
 
 
+def test_a_host_that_is_late_tells_one_channel_whole_before_the_next_and_the_times_are_right_all_the_same(
+    library, reader
+):
+    """Then the earliest start is told of after the latest end."""
+    communicator, _ = new(library)
+    event = communicator.enqueue(b"AllReduce", channels=2)
+    communicator.end_channel(communicator.channel(event, 0, 5_100), 9_000)
+    communicator.end_channel(communicator.channel(event, 1, 5_000), 8_900)
+
+    (end,) = completed(reader)
+
+    assert (end.channels, end.start_ns, end.end_ns) == (2, 5_000, 9_000)
+    assert end.enqueued_ns <= end.end_seen_ns <= end.start_seen_ns
+
+
 def test_messages_are_numbered_for_each_peer_and_direction(library, reader):
     communicator, hash_ = new(library, ranks=4)
     for func, peer in ((b"Send", 1), (b"Recv", 1), (b"Send", 2), (b"Send", 1)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,19 @@ def test_the_pods_of_an_example_are_valid_kubernetes_and_attached_as_ours_are(na
         added = [found for found in pod["containers"][0]["env"] if found["name"].startswith("MEGATRONAPP_")]
         assert {found["name"] for found in added} <= own.keys()
         assert own["MEGATRONAPP_AGENT_SOCKET"] in added
+
+
+@pytest.mark.parametrize("name", ["indexed-job", "jobset", "pytorchjob"])
+def test_an_example_says_how_its_run_is_put_into_it(name: str) -> None:
+    text = Path(f"examples/attach/{name}.yaml").read_text()
+    [old] = re.findall(r's/(\w+)/\$run/"', text)
+
+    filled = "\n".join(line.replace(old, "the-run", 1) for line in text.splitlines())
+
+    for pod in pods_of(list(yaml.safe_load_all(filled))[-1]):
+        values = {found["name"]: found.get("value") for found in pod["containers"][0]["env"]}
+        assert values["MEGATRONAPP_RUN_ID"] == "the-run"
+        assert old not in str(pod)
 
 
 def test_the_example_of_an_attached_job_is_valid_kubernetes() -> None:

@@ -119,6 +119,8 @@ def test_the_llama_script_parses_but_for_what_is_refused() -> None:
         ("--global-batch-size 4 --train-samples 41", "--global-batch-size 4 --train-iters 10"),
         ("--sequence-parallel --tensor-model-parallel-size 2", "--sequence-parallel --tensor-model-parallel-size 2"),
         ("--log-throughput 3", "3"),
+        ("--attention-softmax-in-fp32 --bf16", "--bf16"),
+        ("--local-rank 3 --timing-log-level=2 --accumulate-allreduce-grads-in-fp32 --bf16", "--bf16"),
     ],
 )
 def test_other_names_come_out_as_ours(given: str, ours: str) -> None:
@@ -135,6 +137,10 @@ def test_what_has_no_effect_is_said() -> None:
     ("given", "said"),
     [
         ("--fp8-format hybrid", "train with --bf16"),
+        ("--moe-grouped-gemm", "leave it out"),
+        ("--quick-geglu", "take --geglu"),
+        ("--use-legacy-models", "leave it out"),
+        ("--optimizer-cpu-offload", "give --use-distributed-optimizer"),
         ("--train-samples 100", "needs --global-batch-size"),
         ("--train-samples many --global-batch-size 2", "a whole number of samples"),
         ("--train-samples 100 --global-batch-size 0", "too small"),

@@ -57,6 +57,18 @@ def test_first_and_last_stage_may_have_other_numbers_of_layers() -> None:
         (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4", "groups of 8"),
         (2, "--global-batch-size 6", "--global-batch-size 6 is no multiple"),
         (3, "--pipeline-model-parallel-size 3", "--num-layers 8 is no multiple of 3"),
+        (1, "--swiglu --squared-relu", "--swiglu and --squared-relu are different MLPs"),
+        (1, "--cpu-offloading-num-layers 9", "9 is more than --num-layers 8"),
+        (1, "--cpu-offloading-num-layers 8 --recompute-granularity selective", "leave one out"),
+        (1, "--cpu-offloading-num-layers 8 --transformer-impl transformer_engine", "give --transformer-impl local"),
+        (1, "--swiglu --geglu", "--swiglu and --geglu are different MLPs"),
+        (1, "--moe-shared-expert-intermediate-size 8", "needs --num-experts"),
+        (
+            2,
+            "--num-experts 2 --disable-bias-linear --moe-shared-expert-intermediate-size 9 "
+            "--tensor-model-parallel-size 2 --sequence-parallel",
+            "9 can't be split over 2 tensor ranks",
+        ),
         (1, "--decoder-first-pipeline-num-layers 4", "need --pipeline-model-parallel-size 2 or more"),
         (2, "--pipeline-model-parallel-size 2 --decoder-last-pipeline-num-layers 0", "0 is too small"),
         (2, "--pipeline-model-parallel-size 2 --decoder-last-pipeline-num-layers 8", "leave 0 of 8 layers to 1 other"),
@@ -113,6 +125,7 @@ def test_first_and_last_stage_may_have_other_numbers_of_layers() -> None:
         (1, "--window-size -2 0", "--window-size -2 0: give the tokens before"),
         (1, "--reset-attention-mask --transformer-impl transformer_engine", "needs --transformer-impl local"),
         (1, "--window-attn-skip-freq 2", "give that too"),
+        (1, "--softmax-scale 0", "leaves nothing of the scores"),
         (
             4,
             "--tensor-model-parallel-size 4 --group-query-attention --num-query-groups 2 --num-attention-heads 6 "

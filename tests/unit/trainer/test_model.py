@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer import arguments, model
 from megatronapp.trainer.layout import Layout
-from megatronapp.trainer.models import family_of
+from megatronapp.trainer.models import family_of, sizes
 
 NEEDED = (
     "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --train-iters 10 --micro-batch-size 2 --seq-length 32 "
@@ -47,6 +49,34 @@ def test_outputs_on_their_way_are_not_freed(device: str) -> None:
 def test_alltoall_between_experts_is_refused_on_cpus() -> None:
     with pytest.raises(UsageError, match="alltoall needs GPUs"):
         transformer("--num-experts 2 --disable-bias-linear --moe-token-dispatcher-type alltoall")
+
+
+@pytest.mark.parametrize(
+    ("flags", "gated", "formula"),
+    [
+        ("", False, lambda x: F.gelu(x)),
+        ("--openai-gelu", False, lambda x: F.gelu(x, approximate="tanh")),
+        ("--swiglu", True, lambda x: x * x.sigmoid()),
+        ("--geglu", True, lambda x: F.gelu(x)),
+        ("--geglu --openai-gelu", True, lambda x: F.gelu(x, approximate="tanh")),
+        ("--squared-relu", False, lambda x: x.clamp(min=0) ** 2),
+    ],
+)
+def test_the_mlp_computes_the_activation_that_is_asked_for(flags: str, gated: bool, formula: Any) -> None:
+    found, values = transformer(flags), torch.linspace(-3, 3, 13)
+
+    assert found.gated_linear_unit == gated
+    assert torch.allclose(found.activation_func(values), formula(values), atol=1e-6)
+
+
+def test_shared_experts_count_among_parameters_and_operations() -> None:
+    plain, shared = (
+        arguments.parse(f"{NEEDED} --num-experts 4 --disable-bias-linear {flags}".split())[0].model
+        for flags in ("", "--moe-shared-expert-intermediate-size 32")
+    )
+
+    assert sizes.mlp_parameters(shared) - sizes.mlp_parameters(plain) == 2 * 64 * 32
+    assert sizes.mlp_flops(shared, 10) - sizes.mlp_flops(plain, 10) == 2 * 10 * 64 * 32 * 2
 
 
 @pytest.mark.parametrize(("size", "padded"), [(257, 384), (384, 384), (50257, 50304)])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from megatronapp.core.errors import DataError
 from megatronapp.trainer.safetensors_folder import DTYPES, Planned, TensorFolder, write
 
 shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
@@ -37,3 +39,14 @@ def test_what_is_written_is_read_and_shards_keep_to_their_size(
         assert read[each.name].equal(tensor)
         assert of_library[each.name].equal(tensor)
     assert all(sum(sizes) <= most or sum(1 for size in sizes if size) == 1 for sizes in held)
+
+
+def test_a_header_that_breaks_lines_is_told_in_one(tmp_path: Path) -> None:
+    header = b'{"a": {"dtype": "F32\\r\\nX: y", "shape": [1], "data_offsets": [0, 4]}}'
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+
+    with pytest.raises(DataError) as raised:
+        TensorFolder(tmp_path)
+
+    assert "is torn or no safetensors file" in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1

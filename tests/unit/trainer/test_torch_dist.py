@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -75,6 +77,30 @@ def test_what_is_not_there_is_refused(key: str, layer: int | None, shape: tuple[
         StoredWeights(folder).read(key, layer, shape)
 
 
+def stored_file(folder: Path, key: str) -> Path:
+    (name, *_) = [i.relative_path for at, i in read_metadata(folder).storage_data.items() if at.fqn == key]
+    return folder / name
+
+
+@pytest.mark.parametrize("error", [struct.error("unpack"), AssertionError(), OverflowError("too large"), KeyError("a")])
+def test_whatever_torchs_reader_raises_for_torn_bytes_is_told_in_one_line(
+    error: Exception, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "load", Mock(side_effect=error))
+
+    with pytest.raises(DataError, match=f"{stored_file(folder, 'embedding').name} is torn: embedding can't be read"):
+        StoredWeights(folder).read("embedding", None, (5, 3))
+
+
+def test_metadata_that_does_not_say_where_a_tensor_lies_is_torn(folder: Path) -> None:
+    metadata = read_metadata(folder)
+    metadata.storage_data = {at: info for at, info in metadata.storage_data.items() if at.fqn != "embedding"}
+    (folder / METADATA).write_bytes(pickle.dumps(metadata))
+
+    with pytest.raises(DataError, match="metadata is torn: embedding can't be read"):
+        StoredWeights(folder).read("embedding", None, (5, 3))
+
+
 class Attack:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.mkdir, ("attacked",)
@@ -106,3 +132,14 @@ def test_a_file_outside_of_the_checkpoint_is_not_read(folder: Path) -> None:
 
     with pytest.raises(DataError, match="elsewhere"):
         StoredWeights(folder)
+
+
+@pytest.mark.parametrize("attribute", ["relative_path", "offset", "length"])
+def test_a_place_that_lacks_an_attribute_is_refused(attribute: str, folder: Path) -> None:
+    metadata = read_metadata(folder)
+    for info in metadata.storage_data.values():
+        del info.__dict__[attribute]
+    (folder / METADATA).write_bytes(pickle.dumps(metadata))
+
+    with pytest.raises(DataError, match="does not say where each tensor lies"):
+        read_metadata(folder)

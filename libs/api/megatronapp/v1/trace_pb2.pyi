@@ -488,7 +488,7 @@ class Stack(_message.Message):
     def __init__(self, clock_ns: _Optional[int] = ..., state: _Optional[str] = ..., text: _Optional[str] = ..., source: _Optional[str] = ..., recorder: _Optional[str] = ..., ras: _Optional[str] = ...) -> None: ...
 
 class Frontier(_message.Message):
-    __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending", "open", "elements", "data_type", "root", "nccl")
+    __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending", "open", "elements", "data_type", "root", "nccl", "open_count")
     COMMUNICATOR_FIELD_NUMBER: _ClassVar[int]
     ENQUEUED_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -503,6 +503,7 @@ class Frontier(_message.Message):
     DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
     NCCL_FIELD_NUMBER: _ClassVar[int]
+    OPEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     communicator: int
     enqueued: int
     started: int
@@ -517,7 +518,8 @@ class Frontier(_message.Message):
     data_type: str
     root: int
     nccl: NcclSeat
-    def __init__(self, communicator: _Optional[int] = ..., enqueued: _Optional[int] = ..., started: _Optional[int] = ..., completed: _Optional[int] = ..., enqueued_at_ns: _Optional[int] = ..., completed_at_ns: _Optional[int] = ..., operation: _Optional[str] = ..., peer: _Optional[int] = ..., sending: _Optional[bool] = ..., open: _Optional[_Iterable[_Union[OpenMessage, _Mapping]]] = ..., elements: _Optional[int] = ..., data_type: _Optional[str] = ..., root: _Optional[int] = ..., nccl: _Optional[_Union[NcclSeat, _Mapping]] = ...) -> None: ...
+    open_count: int
+    def __init__(self, communicator: _Optional[int] = ..., enqueued: _Optional[int] = ..., started: _Optional[int] = ..., completed: _Optional[int] = ..., enqueued_at_ns: _Optional[int] = ..., completed_at_ns: _Optional[int] = ..., operation: _Optional[str] = ..., peer: _Optional[int] = ..., sending: _Optional[bool] = ..., open: _Optional[_Iterable[_Union[OpenMessage, _Mapping]]] = ..., elements: _Optional[int] = ..., data_type: _Optional[str] = ..., root: _Optional[int] = ..., nccl: _Optional[_Union[NcclSeat, _Mapping]] = ..., open_count: _Optional[int] = ...) -> None: ...
 
 class NcclSeat(_message.Message):
     __slots__ = ("hash", "size", "place", "timed", "peer")

@@ -88,6 +88,10 @@ Stream& of(void* stream) {
     return stream == nullptr ? ordinary : *static_cast<Stream*>(stream);
 }
 
+// While the program is in the driver for a stream, as where it loads a kernel, no other thread comes in.
+std::mutex inside;
+void enter() { const std::lock_guard<std::mutex> lock(inside); }
+
 template <typename Condition>
 void wait_until(Condition condition) {
     while (!condition()) {
@@ -148,6 +152,7 @@ int cuStreamIsCapturing(void* stream, int* status) { return *status = stream == 
 int cuThreadExchangeStreamCaptureMode(int*) { return 0; }
 
 int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+    enter();
     const auto reached = static_cast<Event*>(event)->reached;
     return of(stream).push([reached] { wait_until([&] { return reached->left == 0; }); }), 0;
 }
@@ -167,10 +172,12 @@ int cuStreamBatchMemOp_v2(void* stream, unsigned count, Write* writes, unsigned)
 }
 
 int cuStreamWriteValue32_v2(void* stream, Address address, std::uint32_t value, unsigned) {
+    enter();
     return of(stream).push([=] { word(address).store(value); }), 0;
 }
 
 int cuStreamWaitValue32_v2(void* stream, Address address, std::uint32_t value, unsigned) {
+    enter();
     return of(stream).push([=] {
         wait_until([=] { return static_cast<std::int32_t>(word(address).load() - value) >= 0; });
     }), 0;
@@ -179,6 +186,7 @@ int cuStreamWaitValue32_v2(void* stream, Address address, std::uint32_t value, u
 // That one copy has ended may be told to another's stream through memory that two ranks share. Here they are in one process,
 // which maps it at two addresses: a sanitizer can't follow that. So it is told here that copies come one after the other.
 int cuMemcpyAsync(Address to, Address from, std::size_t bytes, void* stream) {
+    enter();
     static std::atomic<int> copies{0};
     return of(stream).push([=] {
         ++copies;
@@ -190,6 +198,7 @@ int cuMemcpyAsync(Address to, Address from, std::size_t bytes, void* stream) {
 int cuEventCreate(void** event, unsigned) { return *event = new Event, 0; }
 int cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), 0; }
 int cuEventQuery(void* event) {
+    enter();
     return failure != 0 ? failure.load() : static_cast<Event*>(event)->reached->left == 0 ? 0 : kNotReady;
 }
 int cuEventSynchronize(void* event) {
@@ -198,6 +207,7 @@ int cuEventSynchronize(void* event) {
 }
 
 int cuEventRecord(void* event, void* stream) {
+    enter();
     const auto reached = static_cast<Event*>(event)->reached;
     ++reached->left;
     return of(stream).push([reached] {
@@ -221,6 +231,11 @@ int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
 
 // From now on the device answers with this error; 0: no more.
 void stand_in_fail(int error) { failure = error; }
+// What a kernel that is loaded now does: the driver waits for the stream, and nobody comes into it meanwhile.
+void stand_in_load(void* stream) {
+    const std::lock_guard<std::mutex> lock(inside);
+    of(stream).synchronize();
+}
 // From now on this stream is being captured into a graph; the same address that no stream has: none.
 void stand_in_capture(void* stream) { captured = stream; }
 // How often an event was read back by the call that asks the device, too.

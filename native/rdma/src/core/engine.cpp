@@ -67,7 +67,7 @@ void Engine::attach(int rank, const Link& link) {
                         options_.open_rounds, options_.in_flight_bytes};
     Link complete = link;
     complete.pool_bytes = divide_pool(link.cuda_ipc ? 1 : 0);
-    auto peer = std::make_unique<Peer>(rank, complete, limits, static_cast<Listener&>(*this), ucx_.get());
+    auto peer = std::make_unique<Peer>(rank, complete, limits, static_cast<Listener&>(*this), ucx_.get(), stream_waits_);
     watch(peer->descriptor(), false, EPOLL_CTL_ADD);
     peers_[rank] = std::move(peer);
     gpu_ = gpu_ || link.gpu;

@@ -128,6 +128,7 @@ private:
     std::uint64_t ended_count_ = 0;
     Completions completions_;
     std::unique_ptr<UcxWorker> ucx_;
+    const std::shared_ptr<StreamWaits> stream_waits_ = std::make_shared<StreamWaits>();  // lanes may outlive the engine
     std::map<int, std::unique_ptr<Peer>> peers_;
     std::map<int, bool> output_watched_;
     std::thread thread_;

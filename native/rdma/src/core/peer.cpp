@@ -10,7 +10,8 @@
 
 namespace megatronapp::rdma {
 
-Peer::Peer(int rank, const Link& link, const Limits& limits, Listener& listener, UcxWorker* ucx)
+Peer::Peer(int rank, const Link& link, const Limits& limits, Listener& listener, UcxWorker* ucx,
+           std::shared_ptr<StreamWaits> stream_waits)
     : rank_(rank), limits_(limits), listener_(listener), socket_(link.socket), wire_(*this, link.socket, limits.checksum, limits.chunk_bytes),
       sent_(limits.open_rounds), received_(limits.open_rounds), now_(common::now_ns()), silence_counts_from_ns_(now_) {
     if (link.inbound >= 0) {
@@ -23,13 +24,14 @@ Peer::Peer(int rank, const Link& link, const Limits& limits, Listener& listener,
     }
     if (link.cuda_ipc) {
         cuda_ = std::make_unique<CudaIpcLane>(
-            *this, events_, inbound_, outbound_, CudaIpcLane::Sockets{link.own_chunks, link.peer_chunks}, link.pool_bytes);
+            *this, events_, stream_waits, inbound_, outbound_, CudaIpcLane::Sockets{link.own_chunks, link.peer_chunks},
+            link.pool_bytes);
     }
     if (!link.ucx_address.empty()) {
         ucx_ = std::make_unique<UcxLane>(*this, *ucx, link.ucx_address);
     }
     if (link.gpu) {
-        staged_ = std::make_unique<StagedLane>(*this, host_lane(), events_, cuda_.get());
+        staged_ = std::make_unique<StagedLane>(*this, host_lane(), events_, stream_waits, cuda_.get());
     }
 }
 

@@ -64,7 +64,8 @@ public:
 
 class Peer final : public Matcher {
 public:
-    Peer(int rank, const Link& link, const Limits& limits, Listener& listener, UcxWorker* ucx);
+    Peer(int rank, const Link& link, const Limits& limits, Listener& listener, UcxWorker* ucx,
+         std::shared_ptr<StreamWaits> stream_waits);
     // What the GPU still has to do with ended messages goes on without it.
     ~Peer() override;
 

@@ -172,6 +172,7 @@ bool Engine::spin(
 
 void Engine::run() {
     pthread_setname_np(pthread_self(), "rdma-progress");
+    is_progress_thread = true;
     prctl(PR_SET_TIMERSLACK, 1);  // short sleeps are to be short
     const std::int64_t spin_ns = common::seconds_to_ns(options_.spin_seconds);
     std::int64_t sleep_from = common::now_ns() + spin_ns;

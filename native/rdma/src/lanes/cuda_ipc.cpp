@@ -13,10 +13,11 @@ constexpr std::size_t kCopyStreams = 4;
 
 }  // namespace
 
-CudaIpcLane::CudaIpcLane(Matcher& core, std::shared_ptr<GpuEvents> events, std::shared_ptr<const Segment> inbound,
-                         std::shared_ptr<const Segment> outbound, const Sockets& sockets, std::size_t pool_bytes)
-    : core_(core), driver_(CudaDriver::get()), events_(std::move(events)), inbound_(std::move(inbound)),
-      outbound_(std::move(outbound)), in_((*inbound_)->flags), out_((*outbound_)->flags), sent_(events_->context()),
+CudaIpcLane::CudaIpcLane(Matcher& core, std::shared_ptr<GpuEvents> events, std::shared_ptr<StreamWaits> stream_waits,
+                         std::shared_ptr<const Segment> inbound, std::shared_ptr<const Segment> outbound,
+                         const Sockets& sockets, std::size_t pool_bytes)
+    : core_(core), driver_(CudaDriver::get()), events_(std::move(events)), stream_waits_(std::move(stream_waits)),
+      inbound_(std::move(inbound)), outbound_(std::move(outbound)), in_((*inbound_)->flags), out_((*outbound_)->flags), sent_(events_->context()),
       landed_(events_->context()), pool_(sockets.own, pool_bytes), peer_chunks_(sockets.peer), streams_(kCopyStreams) {
     int least = 0, greatest = 0;
     check_cuda(driver_.priorities(&least, &greatest), "cuCtxGetStreamPriorityRange");

@@ -23,6 +23,7 @@
 #include "lanes/lane.h"
 #include "lanes/segment.h"
 #include "lanes/stream_flags.h"
+#include "lanes/stream_waits.h"
 
 namespace megatronapp::rdma {
 
@@ -33,7 +34,8 @@ public:
         int peer;  // on which the peer does
     };
     // With the events' context. The descriptors stay the caller's.
-    CudaIpcLane(Matcher& core, std::shared_ptr<GpuEvents> events, std::shared_ptr<const Segment> inbound, std::shared_ptr<const Segment> outbound,
+    CudaIpcLane(Matcher& core, std::shared_ptr<GpuEvents> events, std::shared_ptr<StreamWaits> stream_waits,
+                std::shared_ptr<const Segment> inbound, std::shared_ptr<const Segment> outbound,
                 const Sockets& sockets, std::size_t pool_bytes);
     // Waits for the GPU unless it has settled.
     ~CudaIpcLane() override;
@@ -108,6 +110,7 @@ private:
     Matcher& core_;
     const CudaDriver& driver_;
     std::shared_ptr<GpuEvents> events_;
+    std::shared_ptr<StreamWaits> stream_waits_;
     std::shared_ptr<const Segment> inbound_, outbound_;
     MappedFlags in_, out_;
     OperationFlags sent_;

@@ -115,6 +115,7 @@ void CudaIpcLane::follow(const OperationPtr& operation, void* stream) {
     enter();
     const auto found = receives_.find(operation->id);
     if (found != receives_.end() && !found->second.landing && operation->pending()) {
+        stream_waits_->add(operation->flag);
         return land(found->second, stream);
     }
     if (!sent_.take(*operation)) {  // a receive has its flag
@@ -154,7 +155,8 @@ bool CudaIpcLane::progress_receives() {
     bool moved = false;
     for (auto each = receives_.begin(); each != receives_.end();) {
         Receive& receive = each->second;
-        if (!receive.landing && receive.operation->pending() && reached(in_.done(receive.slot, receive.value))) {
+        if (!receive.landing && receive.operation->pending() && reached(in_.done(receive.slot, receive.value)) &&
+            !stream_waits_->driver_may_keep()) {
             enter();
             land(receive, landing_stream_);
             moved = true;

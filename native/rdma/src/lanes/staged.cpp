@@ -59,9 +59,10 @@ void StagingPool::give_back(char* memory) {
 
 // ---- the lane
 
-StagedLane::StagedLane(Matcher& core, Lane& host, std::shared_ptr<GpuEvents> events, CudaIpcLane* cuda)
-    : core_(core), host_(host), driver_(CudaDriver::get()), events_(std::move(events)), cuda_(cuda),
-      pool_(std::make_unique<StagingPool>(driver_)) {
+StagedLane::StagedLane(Matcher& core, Lane& host, std::shared_ptr<GpuEvents> events,
+                       std::shared_ptr<StreamWaits> stream_waits, CudaIpcLane* cuda)
+    : core_(core), host_(host), driver_(CudaDriver::get()), events_(std::move(events)),
+      stream_waits_(std::move(stream_waits)), cuda_(cuda), pool_(std::make_unique<StagingPool>(driver_)) {
     check_cuda(driver_.stream_create(&stream_, CudaDriver::kNonBlocking, 0), "cuStreamCreate");
 }
 
@@ -197,6 +198,11 @@ bool StagedLane::lands(const OperationPtr& receive) {
     return staging.where != Where::kThere;
 }
 
+// Its end takes calls of the driver, and no stream is known to wait for it.
+bool StagedLane::may_be_left(const Staging& staging) const {
+    return !staging.queued && !staging.brought && staging.operation->flag.host == nullptr;
+}
+
 // What the stream held when the operation was posted comes before the copy.
 bool StagedLane::may_copy(const Staging& staging) const {
     return staging.brought ? cuda_->may_write(*staging.operation) : events_->reached(staging.operation->event);
@@ -209,6 +215,9 @@ bool StagedLane::copied(const Staging& staging) const {
 // Whether anything happened.
 bool StagedLane::advance(Staging& staging) {
     const Operation& operation = *staging.operation;
+    if (may_be_left(staging) && stream_waits_->driver_may_keep()) {
+        return false;
+    }
     if (staging.where == Where::kCopying ? !copied(staging) : !may_copy(staging)) {
         return false;
     }
@@ -272,6 +281,7 @@ void StagedLane::follow(const OperationPtr& operation, void* stream) {
     enter();
     if (operation->flag.host != nullptr) {
         if (!reached(operation->flag)) {
+            stream_waits_->add(operation->flag);
             wait(operation->flag, stream);
         }
         return;
@@ -280,6 +290,7 @@ void StagedLane::follow(const OperationPtr& operation, void* stream) {
         throw Exhausted(std::to_string(kFlagSlots) +
                         " staged messages are open that were sent or that streams wait for, all that may be");
     }
+    stream_waits_->add(operation->flag);
     Staging& staging = staged_.at(operation->id);
     if (operation->direction == Direction::kReceive && staging.where == Where::kUnderWay && !staging.brought) {
         queue_receive(staging, stream);

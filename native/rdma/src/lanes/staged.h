@@ -22,6 +22,7 @@
 #include "lanes/gpu_events.h"
 #include "lanes/lane.h"
 #include "lanes/stream_flags.h"
+#include "lanes/stream_waits.h"
 
 namespace megatronapp::rdma {
 
@@ -51,7 +52,8 @@ private:
 class StagedLane final : public Lane {
 public:
     // Over `host`, which outlives it, as does `cuda` where there is one; with the events' context.
-    StagedLane(Matcher& core, Lane& host, std::shared_ptr<GpuEvents> events, CudaIpcLane* cuda);
+    StagedLane(Matcher& core, Lane& host, std::shared_ptr<GpuEvents> events, std::shared_ptr<StreamWaits> stream_waits,
+               CudaIpcLane* cuda);
     ~StagedLane() override;
 
     const char* name() const override { return "staged"; }
@@ -94,6 +96,7 @@ private:
     void* side_stream(void* producer);
     void queue_send(Staging& staging, void* stream);
     void queue_receive(Staging& staging, void* stream);
+    bool may_be_left(const Staging& staging) const;
     bool may_copy(const Staging& staging) const;
     bool copied(const Staging& staging) const;
     void write(const Flag& flag, void* stream);
@@ -106,6 +109,7 @@ private:
     Lane& host_;
     const CudaDriver& driver_;
     std::shared_ptr<GpuEvents> events_;
+    std::shared_ptr<StreamWaits> stream_waits_;
     CudaIpcLane* cuda_;
     void* stream_ = nullptr;
     bool abandoned_ = false;

@@ -125,9 +125,12 @@ class Detector:
     async def _take_all(self, messages: Sequence[Message], newest: str) -> None:
         """Judge those that are for this detector; newest: the last one of the backlog."""
         turn_until = 0.0
+        of_many = self._share.of_many
         for message in messages:
-            arrived_unix_ns = self._take(message.value) if self._share.note(message.key) else 0
-            self._read_id, self._arrived_unix_ns = message.id, max(arrived_unix_ns, self._arrived_unix_ns)
+            arrived_unix_ns = self._take(message.value) if not of_many or self._share.note(message.key) else 0
+            self._read_id = message.id
+            if arrived_unix_ns > self._arrived_unix_ns:
+                self._arrived_unix_ns = arrived_unix_ns
             if self._backlog and (message.id == newest or arrived_unix_ns >= self._started_unix_ns):
                 self._settle(self._backlog)
             if self._outbox.has_news:
@@ -213,15 +216,15 @@ class Detector:
         try:
             message.ParseFromString(value)
             who = sender_of(message.sender)
-            check_sent(who, message)
+            kind = check_sent(who, message)
         except (DecodeError, DataError) as error:
             self._set_aside(value, error)
             return 0
         if not self._suspensions.covers(who.run, who.job, who.attempt):
-            self._judge(value, message, who)
+            self._judge(value, message, kind, who)
         return message.received_unix_ns
 
-    def _judge(self, value: bytes, message: trace_pb2.SentMessage, who: Identity) -> None:
+    def _judge(self, value: bytes, message: trace_pb2.SentMessage, kind: str | None, who: Identity) -> None:
         """Judge a message that may be true. Whatever it makes fail is its own job's trouble."""
         run = who.run
         try:
@@ -229,7 +232,7 @@ class Detector:
                 self._note(news)
             if run in self._awaited:
                 self._take_over(run)
-            if not self._backlog and message.message.HasField("summary"):
+            if kind == "summary" and not self._backlog:
                 self._exposition.observe(self._engines.running.get(run))
         except Exception as error:
             log.exception("message_not_judged", job=who.job, run=run, rank=who.rank)

@@ -70,7 +70,7 @@ class Engine:
         if process is None:
             return []
         changed: list[Finding] = []
-        if process.lost:
+        if process.lost_unix_ns and process.lost:
             self.progress.lose(process.rank)
             changed = self._hang(process, now)
         if body.HasField("heartbeat"):
@@ -161,7 +161,8 @@ class Engine:
         if member is None:
             return []
         heartbeat = message.heartbeat
-        member.name(heartbeat.communicators)
+        if communicators := heartbeat.communicators:
+            member.name(communicators)
         if message.seq < process.heartbeat_seq:
             return []
         self.progress.beat(member, heartbeat, unix_ns)
@@ -218,17 +219,17 @@ class Engines:
     def take(self, who: Identity | trace_pb2.Identity, message: trace_pb2.SentMessage) -> list[Finding]:
         """The same of a message whose sender is known, and which must not change afterwards."""
         engine = self._engines.get(who.run)
-        if engine is not None and (who.attempt < engine.attempt or who.job != engine.job):
-            return []
+        if engine is not None and (who.attempt <= engine.attempt or who.job != engine.job):
+            known = who.attempt == engine.attempt and who.job == engine.job
+            return engine.take(who, message) if known else []
         changed: list[Finding] = []
-        if engine is None or who.attempt > engine.attempt:
-            inherited: list[Finding] = []
-            if engine is not None:
-                inherited, changed = engine.hand_over(message.received_unix_ns)
-            inherited = _as_told(inherited, self._told_before(who.run), who.attempt)
-            gate = self.gates.of(who.job)
-            engine = Engine(who.run, who.job, who.attempt, self._start_patience_seconds, gate, inherited)
-            self._engines[who.run] = engine
+        inherited: list[Finding] = []
+        if engine is not None:
+            inherited, changed = engine.hand_over(message.received_unix_ns)
+        inherited = _as_told(inherited, self._told_before(who.run), who.attempt)
+        gate = self.gates.of(who.job)
+        engine = Engine(who.run, who.job, who.attempt, self._start_patience_seconds, gate, inherited)
+        self._engines[who.run] = engine
         return changed + engine.take(who, message)
 
     def drop(self, run: str) -> Engine | None:

@@ -92,7 +92,8 @@ class Positions:
 
 
 def _position(f: trace_pb2.Frontier) -> Position:
-    return Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, _open(f.open), _called(f))
+    named, called = _open(f.open), _called(f)
+    return Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, named, called, f.open_count)
 
 
 def _of_nccl(f: trace_pb2.Frontier) -> OfNccl:

@@ -21,6 +21,7 @@ from megatronapp.detector.signals.frontier import Blame, Frontier, Side, blame
 from megatronapp.detector.signals.halted import of_stopped
 from megatronapp.detector.signals.program import calls_of, disagreements
 from megatronapp.detector.signals.silence import Silence, silences
+from megatronapp.detector.signals.threads import computes, stopped_alone, with_sides
 from megatronapp.detector.stall import Stall, with_what_was_said
 from megatronapp.v1 import trace_pb2
 
@@ -42,9 +43,6 @@ seconds. It is a hang where no more of them have left for so long."""
 STOPPED = "stopped"
 """Of a process, as its agent tells: by SIGSTOP, or a debugger's."""
 _PHASE_STEP = trace_pb2.PHASE_STEP
-BUSY_SHARE = 0.2
-"""A thread that uses less of a processor than this stands still: one that computes gets this much where five share a
-processor, and one that waits in a collective or message of gloo uses none (measured, below 0.0001)."""
 
 
 @dataclass(slots=True)
@@ -63,8 +61,10 @@ class _Rank:
     node: str = ""
     stack: trace_pb2.Stack | None = None
     """What it was in when its agent looked, since it has moved last."""
+    passing: bool = False
+    """CPU ranks: its thread is in a pass, and in no operation that is told of."""
     computing: bool = False
-    """CPU ranks: it is in a pass, and its thread uses the processor."""
+    """And uses the processor."""
 
     @property
     def said_of_job(self) -> str:
@@ -140,22 +140,27 @@ class Progress:
         """Take the newest heartbeat of a rank's process."""
         process = member.process
         state = self._ranks.get(process.rank) or self._known(process.rank)
-        step, phase, frontiers = heartbeat.step, _phase(heartbeat, member), heartbeat.frontiers
+        step, activity, frontiers = heartbeat.step, heartbeat.activity, heartbeat.frontiers
+        phase = patience.STEP if heartbeat.phase == _PHASE_STEP else _phase(heartbeat, member)
         known = state.positions
         stands = step == state.step and frontiers == known.frontiers
+        lost = process.lost_unix_ns > 0 and process.lost
         # A goodbye moves nobody who waits.
         moved = not stands or (phase != state.phase and not process.closed) or not state.heard_unix_ns
         if not stands or known.groups is not member.groups:
             known.update(member.groups, frontiers)
         self._pass_time(unix_ns, moved=moved)
-        state.step, state.activity, state.node = step, heartbeat.activity, process.placement.node
+        state.step, state.activity, state.node = step, activity, process.placement.node
         if heartbeat.HasField("stack"):
             self._see(process.rank, state, with_what_was_said(heartbeat.stack, None if moved else state.stack))
         elif not stands and state.stack is not None:
             self._see(process.rank, state, None)
-        self._stands(state, phase, closing=process.closed, lost=process.lost)
+        if (state.phase, state.closing, state.lost) != (phase, process.closed, lost):
+            self._stands(state, phase, closing=process.closed, lost=lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
-        state.computing = profiles.of_device(process.device).thread_computes and _computes(state, heartbeat)
+        state.passing = activity in PASSES and profiles.of_device(process.device).thread_computes
+        passed_ns, used_ns = heartbeat.clock_ns - state.clock_ns, heartbeat.thread_cpu_ns - state.cpu_ns
+        state.computing = state.passing and computes(passed_ns, used_ns)
         state.clock_ns, state.cpu_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns
         state.heard_unix_ns = self._heard_unix_ns
         if step > self._step:
@@ -298,6 +303,7 @@ class Progress:
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
         silent = frozenset(r for r, s in living.items() if s.lost or self._silent(s))
         computing = frozenset(r for r, s in living.items() if s.computing)
+        passing = frozenset(r for r, s in living.items() if s.passing)
         known = self._everyone()
         self._compare(known.frontiers)
         frontiers = {rank: known.frontiers[rank] for rank in living}
@@ -305,11 +311,11 @@ class Progress:
         members = {name: ranks for name, ranks in known.members.items() if name in of_living}
         activities = {rank: state.activity for rank, state in living.items()}
         blamed = list(self._program) or blame(frontiers, members, silent, activities)
-        if computing and any(b.side is Side.CIRCULAR for b in blamed):  # one that computes has stopped by itself
-            blamed = blame(frontiers, members, silent | computing, activities)
+        if by_itself := stopped_alone(blamed, computing, passing):
+            blamed = blame(frontiers, members, silent | by_itself, activities)
         unheard = tuple(sorted({b.rank for b in blamed} - self._ranks.keys()))
-        computes = Side.PROGRAM not in {b.side for b in blamed}
-        blamed = [replace(b, side=Side.DEVICE) if computes and b.rank in computing else b for b in blamed]
+        if Side.PROGRAM not in {b.side for b in blamed}:
+            blamed = with_sides(blamed, computing, passing)
         blamed = of_stopped(
             [b for b in blamed if b.rank in living or b.side is Side.PROGRAM], self._stopped & living.keys()
         )
@@ -375,14 +381,6 @@ def _phase(heartbeat: trace_pb2.SentHeartbeat, member: Member) -> int:
     """What the rank is in. One that does not tell is starting until it is past its first step; a phase that this
     version does not know is no ordinary step, and is waited for as long as a start."""
     phase = heartbeat.phase
-    if phase == _PHASE_STEP:
-        return patience.STEP
     if phase == trace_pb2.PHASE_UNSPECIFIED:
         return patience.START if heartbeat.step <= member.process.schedule.first_step else patience.STEP
     return phase if phase in patience.PHASES else patience.START
-
-
-def _computes(state: _Rank, heartbeat: trace_pb2.SentHeartbeat) -> bool:
-    """Whether the training thread has computed since the last heartbeat."""
-    passed, used = heartbeat.clock_ns - state.clock_ns, heartbeat.thread_cpu_ns - state.cpu_ns
-    return heartbeat.activity in PASSES and passed > 0 and used > BUSY_SHARE * passed

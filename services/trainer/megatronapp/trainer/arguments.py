@@ -14,7 +14,8 @@ from typing import Any, Literal, NoReturn
 from megatronapp.core.errors import PluginMissingError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer import data_paths, foreign_flags
-from megatronapp.trainer.config import HELP, SECTIONS, TrainerConfig, flag_name
+from megatronapp.trainer.config import SECTIONS, TrainerConfig
+from megatronapp.trainer.config_fields import HELP, flag_name
 from megatronapp.trainer.plugins.base import Plugin
 
 log = get_logger(__name__)

@@ -22,7 +22,8 @@ from megatronapp.core.logging import get_logger
 from megatronapp.trainer import optimizer_crossing, random_states
 from megatronapp.trainer.checkpoint_folder import RECIPE, Claim, folder_name, prepare, prune, publish, read_recipe
 from megatronapp.trainer.checkpoint_writing import Write, Writing, collect_in_process, failed
-from megatronapp.trainer.config import CheckpointConfig, Effect
+from megatronapp.trainer.config import CheckpointConfig
+from megatronapp.trainer.config_fields import Effect
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.optimizer import unshare_steps
 from megatronapp.trainer.parallel import on_first_rank

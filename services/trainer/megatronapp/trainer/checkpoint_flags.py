@@ -9,7 +9,7 @@ from typing import Any
 
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer import checkpoint_folder
-from megatronapp.trainer.config import EFFECT, Effect, flag_name
+from megatronapp.trainer.config_fields import EFFECT, Effect, flag_name
 from megatronapp.trainer.data.tokenizers import FILE_FLAGS
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.recipe import FIELDS

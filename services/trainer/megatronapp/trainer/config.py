@@ -13,35 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from megatronapp.core.errors import UsageError
-from megatronapp.core.str_enum import StrEnum
+from megatronapp.trainer.config_fields import FORWARD, MINIMUM, OPERATION, TRAINING, flag, flag_name, required
 
 if TYPE_CHECKING:
     from typing import Self
-
-
-class Effect(StrEnum):
-    """What a flag changes, and so what a run that goes on from a checkpoint may do with it (recipe.py)."""
-
-    FORWARD = "forward"
-    """What the model computes of a text, in training too, where dropout acts: must be as saved."""
-    TRAINING = "training"
-    """What is learned, and how fast: may change, and the change is logged."""
-    OPERATION = "operation"
-    """Where and how it runs: paths, intervals, the layout of ranks."""
-
-
-FORWARD, TRAINING, OPERATION = Effect
-HELP, EFFECT, MINIMUM = "help", "effect", "minimum"
-
-
-def flag(default: Any, text: str, effect: Effect, *, minimum: int | None = None) -> Any:
-    """A field with its default value and its help text. Whole numbers start at 1, others at 0, or at `minimum`."""
-    return dataclasses.field(default=default, metadata={HELP: text, EFFECT: effect, MINIMUM: minimum})
-
-
-def required(text: str, effect: Effect) -> Any:
-    """A field that the user must give."""
-    return dataclasses.field(metadata={HELP: text, EFFECT: effect, MINIMUM: None})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +29,7 @@ class ModelConfig:
     hidden_size: int = required("width of the residual stream", FORWARD)
     num_attention_heads: int = required("attention heads", FORWARD)
     ffn_hidden_size: int | None = flag(
-        None, "inner width of the MLP; default 4 x hidden size, with --swiglu 2/3 of it", FORWARD
+        None, "inner width of the MLP; default 4 x hidden size, gated 2/3 of it", FORWARD
     )
     kv_channels: int | None = flag(None, "width of one attention head; default hidden size / heads", FORWARD)
     group_query_attention: bool = flag(False, "share keys and values among groups of heads", FORWARD)
@@ -66,6 +41,9 @@ class ModelConfig:
     )
     relative_attention_num_buckets: int = flag(32, "relative: distances that are told apart", FORWARD, minimum=4)
     relative_attention_max_distance: int = flag(128, "relative: from here on all distances are one", FORWARD)
+    softmax_scale: float | None = flag(
+        None, "attention's scores are multiplied by this; default 1 / root of --kv-channels; T5's: 1", FORWARD
+    )
     max_position_embeddings: int | None = flag(
         None, "longest sequence of learned positions; default --seq-length", FORWARD
     )
@@ -76,7 +54,9 @@ class ModelConfig:
     normalization: Literal["LayerNorm", "RMSNorm"] = flag("LayerNorm", "normalization", FORWARD)
     norm_epsilon: float = flag(1e-5, "epsilon of the normalization", FORWARD)
     swiglu: bool = flag(False, "gated MLP with SiLU in place of GELU", FORWARD)
-    openai_gelu: bool = flag(False, "GELU in its tanh form, as GPT-2 has it", FORWARD)
+    geglu: bool = flag(False, "gated MLP with GELU", FORWARD)
+    squared_relu: bool = flag(False, "the square of ReLU in place of GELU", FORWARD)
+    openai_gelu: bool = flag(False, "GELU in its tanh form, as GPT-2 and, with --geglu, T5 1.1 have it", FORWARD)
     disable_bias_linear: bool = flag(False, "linear layers without bias", FORWARD)
     add_qkv_bias: bool = flag(False, "bias in the QKV projection even with --disable-bias-linear", FORWARD)
     qk_layernorm: bool = flag(False, "normalize queries and keys", FORWARD)
@@ -94,6 +74,9 @@ class ModelConfig:
     num_experts: int | None = flag(None, "experts per MoE layer; absent: a dense model", FORWARD)
     moe_router_topk: int = flag(2, "experts per token", FORWARD)
     moe_ffn_hidden_size: int | None = flag(None, "inner width of an expert; default --ffn-hidden-size", FORWARD)
+    moe_shared_expert_intermediate_size: int | None = flag(
+        None, "inner width, of all together, of experts that every token passes; absent: none", FORWARD
+    )
     moe_token_dispatcher_type: Literal["allgather", "alltoall"] = flag(
         "allgather", "how tokens reach their experts", OPERATION
     )
@@ -115,11 +98,24 @@ class ModelConfig:
     )
     fusions: tuple[str, ...] = flag(
         (),
-        "fused kernels: bias-gelu, bias-swiglu, bias-dropout, cross-entropy, masked-softmax, rope, "
+        "fused kernels: bias-gelu, bias-geglu, bias-swiglu, bias-dropout, cross-entropy, masked-softmax, rope, "
         "gradient-accumulation; megatron: Megatron-LM's defaults, as far as they fit and are installed",
         OPERATION,
     )
     moe_aux_loss_coeff: float = flag(0.0, "weight of the balancing loss", TRAINING)
+
+    @property
+    def gated(self) -> bool:
+        """Whether the MLP's first matrix has two halves, of which the activated one multiplies the other."""
+        return self.swiglu or self.geglu
+
+    @property
+    def activation(self) -> Literal["silu", "squared_relu", "gelu", "gelu_tanh"]:
+        if self.swiglu:
+            return "silu"
+        if self.squared_relu:
+            return "squared_relu"
+        return "gelu_tanh" if self.openai_gelu else "gelu"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +208,9 @@ class TrainingConfig:
     recompute_num_layers: int | None = flag(
         None, "layers per recomputed unit (uniform) or recomputed layers (block)", OPERATION
     )
+    cpu_offloading_num_layers: int | None = flag(
+        None, "layers, from the first, whose activations wait in the host's memory for their backward pass", OPERATION
+    )
     deterministic_mode: bool = flag(False, "only deterministic algorithms: a run repeats bit by bit", OPERATION)
 
 
@@ -291,7 +290,10 @@ class DataConfig:
         None, "vocab.json of GPT2BPETokenizer, vocab.txt of BertWordPieceLowerCase and BertWordPieceCase", OPERATION
     )
     vocab_extra_ids: int = flag(
-        0, "tokens of no word that are added to vocab.txt: T5 marks with them what was cut out", FORWARD, minimum=0
+        0,
+        "tokens of no word, added to vocab.txt or a T5's spiece.model: T5 marks with them what was cut out",
+        FORWARD,
+        minimum=0,
     )
     merge_file: str | None = flag(None, "merges.txt of GPT2BPETokenizer", OPERATION)
     tokenizer_model: str | None = flag(
@@ -371,10 +373,6 @@ class TrainerConfig:
             for name, section in SECTIONS.items()
         }
         return cls(**sections)
-
-
-def flag_name(field: dataclasses.Field[Any]) -> str:
-    return "--" + field.name.replace("_", "-")
 
 
 def _value(field: dataclasses.Field[Any], value: Any) -> Any:

@@ -15,6 +15,7 @@ from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfi
 from megatronapp.trainer.models.attention_choice import check_attention
 from megatronapp.trainer.models.fusions import check_fusions
 from megatronapp.trainer.models.limits import check_family
+from megatronapp.trainer.models.sizes import decoder_layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,7 @@ class Layout:
         _check_model(config.model, parallel, config.training.seq_length)
         _check_experts(config.model, parallel, world_size)
         _check_recompute(config)
+        _check_offloading(config)
         _check_optimizer(config)
         _check_precision(config.training)
         check_attention(config)
@@ -167,6 +169,12 @@ def _virtual_stages(model: ModelConfig, parallel: ParallelConfig) -> int | None:
     return virtual if virtual != 1 else None
 
 
+def _check_activation(model: ModelConfig) -> None:
+    given = [f"--{name.replace('_', '-')}" for name in ("swiglu", "geglu", "squared_relu") if getattr(model, name)]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} are different MLPs: give one of them")
+
+
 def _check_model(model: ModelConfig, parallel: ParallelConfig, sequence_length: int) -> None:
     tensor = parallel.tensor_model_parallel_size
     groups = model.num_query_groups if model.group_query_attention else model.num_attention_heads
@@ -178,6 +186,7 @@ def _check_model(model: ModelConfig, parallel: ParallelConfig, sequence_length: 
         raise UsageError(
             f"{model.num_attention_heads} attention heads in {groups} groups can't be split over {tensor} tensor ranks"
         )
+    _check_activation(model)
     if parallel.sequence_parallel and tensor == 1:
         raise UsageError("--sequence-parallel needs --tensor-model-parallel-size 2 or more")
     _check_sequence(parallel, sequence_length)
@@ -206,11 +215,18 @@ def _check_experts(model: ModelConfig, parallel: ParallelConfig, world_size: int
     if model.num_experts is None:
         if expert > 1:
             raise UsageError("--expert-model-parallel-size needs --num-experts")
+        if model.moe_shared_expert_intermediate_size is not None:
+            raise UsageError("--moe-shared-expert-intermediate-size needs --num-experts")
         return
     if not model.disable_bias_linear:
         raise UsageError("--num-experts needs --disable-bias-linear: megatron-core's experts can't train with a bias")
     if model.num_experts % expert:
         raise UsageError(f"--num-experts {model.num_experts} can't be split over {expert} expert-parallel ranks")
+    if (model.moe_shared_expert_intermediate_size or 0) % parallel.tensor_model_parallel_size:
+        raise UsageError(
+            f"--moe-shared-expert-intermediate-size {model.moe_shared_expert_intermediate_size} can't be split over "
+            f"{parallel.tensor_model_parallel_size} tensor ranks"
+        )
     if model.moe_router_topk > model.num_experts:
         raise UsageError(f"--moe-router-topk {model.moe_router_topk} is more than {model.num_experts} experts")
     grid = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size * expert
@@ -230,6 +246,20 @@ def _check_recompute(config: TrainerConfig) -> None:
         return
     if training.recompute_method is not None or training.recompute_num_layers is not None:
         raise UsageError("--recompute-method and --recompute-num-layers belong to --recompute-granularity full")
+
+
+def _check_offloading(config: TrainerConfig) -> None:
+    model, count = config.model, config.training.cpu_offloading_num_layers
+    if count is None:
+        return
+    if count > max(model.num_layers, decoder_layers(model)):
+        raise UsageError(f"--cpu-offloading-num-layers {count} is more than --num-layers {model.num_layers}")
+    if config.training.recompute_granularity is not None:
+        raise UsageError(
+            "--recompute-granularity leaves nothing for --cpu-offloading-num-layers to hold: leave one out"
+        )
+    if model.transformer_impl != "local":
+        raise UsageError("--cpu-offloading-num-layers needs megatron-core's own layers: give --transformer-impl local")
 
 
 def _check_optimizer(config: TrainerConfig) -> None:

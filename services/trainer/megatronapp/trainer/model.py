@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.models import family_of, fusions
+from megatronapp.trainer.models.offloading import offload_layers
 from megatronapp.trainer.models.protocol import ChunkPlace
 from megatronapp.trainer.models.sizes import ffn_hidden_size
 
@@ -41,10 +42,11 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
             num_attention_heads=model.num_attention_heads,
             num_query_groups=model.num_query_groups if model.group_query_attention else None,
             kv_channels=model.kv_channels,
+            softmax_scale=model.softmax_scale,
             ffn_hidden_size=ffn_hidden_size(model),
             normalization=model.normalization,
             layernorm_epsilon=model.norm_epsilon,
-            gated_linear_unit=model.swiglu,
+            gated_linear_unit=model.gated,
             activation_func=_activation(config),
             add_bias_linear=not model.disable_bias_linear,
             add_qkv_bias=model.add_qkv_bias,
@@ -74,15 +76,26 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
 
 
 def _activation(config: TrainerConfig) -> Callable[[torch.Tensor], torch.Tensor]:
-    if config.model.swiglu:
-        return F.silu
-    if "bias-gelu" in fusions.chosen(config):
+    if fusions.chosen(config) & {"bias-gelu", "bias-geglu"}:
         return F.gelu  # megatron-core knows the fused one, which is the tanh form, by this name
-    return tanh_gelu if config.model.openai_gelu else F.gelu
+    return _ACTIVATIONS[config.model.activation]
 
 
 def tanh_gelu(values: torch.Tensor) -> torch.Tensor:
     return F.gelu(values, approximate="tanh")
+
+
+def squared_relu(values: torch.Tensor) -> torch.Tensor:
+    """Not megatron-core's, which torch compiles anew in each process."""
+    return F.relu(values).square()
+
+
+_ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "squared_relu": squared_relu,
+    "gelu": F.gelu,
+    "gelu_tanh": tanh_gelu,
+}
 
 
 def _layout_options(parallel: ParallelConfig, layout: Layout) -> dict[str, Any]:
@@ -127,6 +140,7 @@ def _expert_options(model: ModelConfig) -> dict[str, Any]:
         "num_moe_experts": model.num_experts,
         "moe_router_topk": model.moe_router_topk,
         "moe_ffn_hidden_size": model.moe_ffn_hidden_size or ffn_hidden_size(model),
+        "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size,
         "moe_token_dispatcher_type": model.moe_token_dispatcher_type,
         "moe_router_load_balancing_type": model.moe_router_load_balancing_type,
         "moe_aux_loss_coeff": model.moe_aux_loss_coeff,
@@ -214,6 +228,8 @@ def _chunk_at(
     device: torch.device,
 ) -> torch.nn.Module:
     chunk = build(config, transformer, place)
+    if config.training.cpu_offloading_num_layers is not None:
+        offload_layers(chunk, config.training.cpu_offloading_num_layers)
     chunk.model_type = ModelType.encoder_or_decoder
     return chunk.to(device)
 

@@ -18,12 +18,13 @@ from typing import Any
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import values
-from megatronapp.trainer.config import EFFECT, SECTIONS, Effect, ModelConfig, TrainerConfig
+from megatronapp.trainer.config import SECTIONS, ModelConfig, TrainerConfig
+from megatronapp.trainer.config_fields import EFFECT, Effect
 from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.models.sizes import decoder_layers, ffn_hidden_size
 
-SCHEMA = 6
+SCHEMA = 7
 """Goes up with every new flag of effect FORWARD too: an older version then refuses what it can't compare."""
 FIELDS: dict[str, dataclasses.Field[Any]] = {
     each.name: each for section in SECTIONS.values() for each in dataclasses.fields(section)
@@ -37,19 +38,20 @@ _ACTS_ONLY_IF: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "relative_attention_max_distance": lambda flags: flags["position_embedding_type"] == "relative",
     "use_rope_scaling": lambda flags: flags["position_embedding_type"] == "rope",
     "rope_scaling_factor": lambda flags: flags.get("use_rope_scaling", False),
-    "openai_gelu": lambda flags: not flags["swiglu"],
+    "openai_gelu": lambda flags: not (flags["swiglu"] or flags.get("squared_relu")),
     "make_vocab_size_divisible_by": lambda flags: flags.get("padded_vocab_size") is None,
     "add_qkv_bias": lambda flags: flags["disable_bias_linear"],
     "window_attn_skip_freq": lambda flags: bool(flags.get("window_size")),
     "moe_router_topk": lambda flags: flags["num_experts"] is not None,
     "moe_ffn_hidden_size": lambda flags: flags["num_experts"] is not None,
+    "moe_shared_expert_intermediate_size": lambda flags: flags["num_experts"] is not None,
     "moe_router_load_balancing_type": lambda flags: flags["num_experts"] is not None,
     "bert_no_binary_head": lambda flags: flags["model_type"] == "bert",
     "decoder_num_layers": lambda flags: flags["model_type"] == "t5",
     "decoder_seq_length": lambda flags: flags["model_type"] == "t5",
     "mask_prob": lambda flags: flags["model_type"] != "gpt",
     "short_seq_prob": lambda flags: flags["model_type"] != "gpt",
-    "vocab_extra_ids": lambda flags: str(flags.get("tokenizer_type")).startswith("BertWordPiece"),
+    "vocab_extra_ids": lambda flags: str(flags.get("tokenizer_type")).startswith(("BertWordPiece", "SentencePiece")),
     "vocab_size": lambda flags: flags.get("tokenizer_type") == "NullTokenizer",
 }
 _DERIVED = ("decoder_num_layers", "decoder_seq_length", "ffn_hidden_size", "kv_channels", "moe_ffn_hidden_size")
@@ -58,6 +60,7 @@ _TOKENIZER_FILES = {
     "GPT2BPETokenizer": "--vocab-file and --merge-file",
     "HuggingFaceTokenizer": "--tokenizer-model",
     "SentencePieceTokenizer": "--tokenizer-model",
+    "T5Tokenizer": "--tokenizer-model",
     "TikTokenizer": "--tokenizer-model",
     "BertWordPieceTokenizer": "--vocab-file",
 }

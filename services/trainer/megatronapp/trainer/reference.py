@@ -9,7 +9,8 @@ from pathlib import Path
 
 from megatronapp.trainer import foreign_flags
 from megatronapp.trainer.arguments import build_parser
-from megatronapp.trainer.config import EFFECT, SECTIONS, Effect, flag_name
+from megatronapp.trainer.config import SECTIONS
+from megatronapp.trainer.config_fields import EFFECT, Effect, flag_name
 from megatronapp.trainer.plugins.base import discover
 
 BEGIN = "<!-- flags: made by `python -m megatronapp.trainer.reference` -->"

@@ -103,7 +103,7 @@ def listed(file: Path) -> Iterator[tuple[str, Stored]]:
                     raise DataError(f"{file}: {name} is of type {part.get_dtype()}; read are {', '.join(DTYPES)}")
                 yield name, Stored(file, name, tuple(part.get_shape()), dtype)
     except (SafetensorError, OSError) as error:
-        raise DataError(f"{file} is torn or no safetensors file: {error}") from error
+        raise DataError(f"{file} is torn or no safetensors file: {' '.join(str(error).split())}") from error
 
 
 # ---- writing

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,14 +46,14 @@ from megatronapp.core.errors import DataError
 METADATA = ".metadata"
 COMMON = "common.pt"
 BLOCK_BYTES = 256 << 20
+TORN = (
+    OSError, RuntimeError, ValueError, EOFError, LookupError, AttributeError, TypeError, AssertionError,
+    ArithmeticError, struct.error, pickle.UnpicklingError,
+)  # fmt: skip
+"""What torch's reader of pickled tensors raises for torn bytes."""
 _EXTRA = "_extra_state"
-_WITH_EXTRA = (
-    "self_attention.linear_qkv",
-    "self_attention.linear_proj",
-    "mlp.linear_fc1",
-    "mlp.linear_fc2",
-)
-"""Layers of which megatron-core stores an object more, which is empty but with Transformer Engine in fp8."""
+_WITH_EXTRA = ("linear_qkv", "linear_q", "linear_kv", "linear_proj", "linear_fc1", "linear_fc2", "output_layer")
+"""Modules of which megatron-core stores an object more, which is empty but with Transformer Engine in fp8."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,12 @@ class Entry:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
-    def size(self, layers: int) -> torch.Size:
-        return torch.Size(self.shape if self.layer is None else (layers, *self.shape))
+    def depth(self, depths: Mapping[str, int]) -> int:
+        """Layers of its stack."""
+        return depths[self.key.partition(".")[0]]
+
+    def size(self, depths: Mapping[str, int]) -> torch.Size:
+        return torch.Size(self.shape if self.layer is None else (self.depth(depths), *self.shape))
 
     @property
     def chunk(self) -> ChunkStorageMetadata:
@@ -107,40 +112,52 @@ class Block:
 def write(
     folder: Path,
     entries: Sequence[Entry],
-    layers: int,
+    depths: Mapping[str, int],
     tensor_of: Callable[[Block], torch.Tensor],
     common: Mapping[str, Any],
 ) -> None:
-    """`tensor_of` is asked for a block when its turn to be written comes. `common`: what all ranks load."""
+    """`depths`: the layers of each stack, which begins its tensors' keys. `tensor_of` is asked for a block when its
+    turn to be written comes. `common`: what all ranks load."""
     blocks = [block for entry in entries for block in Block.of(entry)]
-    items = [_tensor_item(block, layers) for block in blocks]
-    extras = [f"decoder.layers.{name}.{_EXTRA}/shard_{n}_{layers}" for name in _WITH_EXTRA for n in range(layers)]
+    items = [_tensor_item(block, depths) for block in blocks]
+    extras = _extras(entries, depths)
     items += [WriteItem(MetadataIndex(key), WriteItemType.BYTE_IO) for key in extras]
     writer = FileSystemWriter(folder, thread_count=1, per_thread_copy_ahead=0)
     writer.set_up_storage_writer(is_coordinator=True)
     plan = writer.prepare_global_plan([writer.prepare_local_plan(SavePlan(items))])[0]
     by_index = {item.index: block for item, block in zip(items, blocks, strict=False)}
     results = writer.write_data(plan, _Source(by_index, tensor_of)).wait()
-    writer.finish(_metadata(blocks, layers, extras), [results])
+    writer.finish(_metadata(blocks, depths, extras), [results])
     torch.save(dict(common), folder / COMMON)
     save_config(CheckpointingConfig("torch_dist", 1), str(folder))
 
 
-def _tensor_item(block: Block, layers: int) -> WriteItem:
+def _extras(entries: Sequence[Entry], depths: Mapping[str, int]) -> list[str]:
+    """Keys, each once."""
+    found: dict[str, None] = {}
+    for entry in entries:
+        module = entry.key.rpartition(".")[0]
+        if module.rpartition(".")[2] in _WITH_EXTRA:
+            place = "0_1" if entry.layer is None else f"{entry.layer}_{entry.depth(depths)}"
+            found[f"{module}.{_EXTRA}/shard_{place}"] = None
+    return list(found)
+
+
+def _tensor_item(block: Block, depths: Mapping[str, int]) -> WriteItem:
     entry, chunk = block.entry, block.chunk
     return WriteItem(
         index=MetadataIndex(entry.key, chunk.offsets),
         type=WriteItemType.SHARD,
-        tensor_data=TensorWriteData(chunk, TensorProperties(dtype=entry.dtype), entry.size(layers)),
+        tensor_data=TensorWriteData(chunk, TensorProperties(dtype=entry.dtype), entry.size(depths)),
     )
 
 
-def _metadata(blocks: Sequence[Block], layers: int, extras: Sequence[str]) -> Metadata:
+def _metadata(blocks: Sequence[Block], depths: Mapping[str, int], extras: Sequence[str]) -> Metadata:
     found: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
     for block in blocks:
         entry = block.entry
         properties = TensorProperties(dtype=entry.dtype)
-        stored = found.setdefault(entry.key, TensorStorageMetadata(properties, entry.size(layers), []))
+        stored = found.setdefault(entry.key, TensorStorageMetadata(properties, entry.size(depths), []))
         if isinstance(stored, TensorStorageMetadata):
             stored.chunks.append(block.chunk)
     return Metadata(state_dict_metadata=found | {key: BytesStorageMetadata() for key in extras})
@@ -212,8 +229,9 @@ class StoredWeights:
         items = create_read_items_for_chunk_list(key, self.tensors[key], [entry.chunk])
         try:
             self._reader.read_data(LoadPlan(items), _Target(target)).wait()
-        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError, LookupError) as error:
-            files = sorted({self._metadata.storage_data[item.storage_index].relative_path for item in items})
+        except TORN as error:
+            places = [self._metadata.storage_data.get(item.storage_index) for item in items]
+            files = sorted({place.relative_path if place else METADATA for place in places})
             raise DataError(f"{self._folder / files[0]} is torn: {key} can't be read ({error!r:.200})") from error
         return target.reshape(shape)
 
@@ -296,4 +314,17 @@ def read_metadata(folder: Path) -> Metadata:
         raise DataError(f"{file} can't be read: {error!r:.200}") from error
     if not isinstance(found, Metadata):
         raise DataError(f"{file} holds no metadata of a checkpoint")
+    if not _places_all(found):
+        raise DataError(f"{file} does not say where each tensor lies")
     return found
+
+
+def _places_all(metadata: Metadata) -> bool:
+    """A damaged pickle may have left out any attribute."""
+    try:
+        return all(
+            isinstance(place.relative_path, str) and isinstance(place.offset, int) and isinstance(place.length, int)
+            for place in metadata.storage_data.values()
+        )
+    except AttributeError:
+        return False

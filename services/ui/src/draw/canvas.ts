@@ -1,11 +1,14 @@
+/** Pixels of the screen for one of CSS. */
+export const density = (): number => window.devicePixelRatio || 1
+
 /** Fits a canvas to its size on the page at the screen's resolution; drawing then is in CSS pixels. */
 export function prepareCanvas(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D | null {
-  const density = window.devicePixelRatio || 1
-  const pixels = [Math.max(1, Math.round(width * density)), Math.max(1, Math.round(height * density))]
+  const dense = density()
+  const pixels = [Math.max(1, Math.round(width * dense)), Math.max(1, Math.round(height * dense))]
   if (canvas.width !== pixels[0]) canvas.width = pixels[0]
   if (canvas.height !== pixels[1]) canvas.height = pixels[1]
   const context = canvas.getContext('2d', { alpha: false })
-  context?.setTransform(density, 0, 0, density, 0, 0)
+  context?.setTransform(dense, 0, 0, dense, 0, 0)
   return context
 }
 

@@ -48,7 +48,7 @@ export class GrowingRows {
       states.set(this.states.subarray(from, from + columns), row * columns)
     }
     const frame = { ...newest.frame, dims: [rows, columns], dtype: 'F32' as const, quantizer: 'NONE' as const, codec: 'RAW' as const, low: this.low, high: this.high, flags: this.flags }
-    return { ...newest, frame, cells: values, values, states }
+    return { ...newest, frame, cells: values, values, states, counts: null }
   }
 
   private grow(rows: number, columns: number): void {

@@ -63,6 +63,6 @@ export function pictureOfTable(values: Float32Array<ArrayBuffer>, rows: number, 
       kind: 'TENSOR', subscription: 0, sequence: 0, capturedUnixUs: 0, step: 0, microbatch: null, layer: null, dtype: 'F32', quantizer: 'NONE', codec: 'RAW',
       flags: 0, missingShards: 0, dims: [rows, columns], scale: 1, bias: 0, low, high, sections: new Map(), payload: new Uint8Array(0),
     },
-    cells: values, values, states, logSumExp: null, explained: null, rows: null, request: '',
+    cells: values, values, states, logSumExp: null, explained: null, rows: null, request: '', counts: null,
   }
 }

@@ -22,6 +22,8 @@ export const runsEn = {
   'run.leave': 'Remove {run} from the comparison',
   'run.none': 'No step has ended yet',
   'run.noneText': 'The curves begin with the first step.',
+  'run.mean': 'mean',
+  'run.meanNote': 'Mean of the newest steps: here a point stands for several.',
   'run.evaluated': 'evaluated {loss}',
   'run.notANumber': 'NaN in {count} places from step {step} on',
   'run.hint': 'Drag to zoom, double-click to see all. A band shows the least and the most where a point stands for several steps; circles on the loss are evaluations.',

@@ -149,7 +149,7 @@ export const scopeZh: Record<keyof typeof scopeEn, string> = {
   'scope.histNote': '{count} 个值；高度为对数。',
   'scope.histBin': '从 {low} 到 {high} 有 {count} 个值',
   'scope.histSummary': '{title} 的直方图：{count} 个值',
-  'scope.pcaNote': '{count} 行；越新颜色越深。',
+  'scope.pcaNote': '{count} 行；越新颜色越醒目。',
   'scope.pcaSummary': '{title} 的主成分：{count} 行',
   'scope.component': '主成分 {number}：方差的 {share}',
 

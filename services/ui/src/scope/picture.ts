@@ -19,6 +19,8 @@ export interface Picture {
   readonly rows: Uint32Array<ArrayBuffer> | null
   /** The generation that it is of. */
   readonly request: string
+  /** Of each plane, see `countsOf`; null: not counted. */
+  readonly counts: Uint32Array<ArrayBuffer> | null
 }
 
 const NONE = 0xffffffff
@@ -32,9 +34,11 @@ export async function pictureOf(frame: Frame): Promise<Picture> {
     return make(bytes.slice().buffer)
   }
   const request = sections.get('REQUEST')
+  const content = contentOf(frame, cells)
   return {
     frame: { ...frame, payload: new Uint8Array(0) },
-    ...contentOf(frame, cells),
+    ...content,
+    counts: frame.kind === 'TENSOR' ? countedPlanes(frame.dims, content.values, content.states) : null,
     logSumExp: own('LOG_SUM_EXP', (buffer) => new Float32Array(buffer)),
     explained: own('EXPLAINED', (buffer) => new Float32Array(buffer)),
     rows: own('ROWS', (buffer) => new Uint32Array(buffer)),
@@ -56,8 +60,8 @@ function contentOf(frame: Frame, cells: Cells): Pick<Picture, 'cells' | 'values'
 }
 
 /** What can be handed over without a copy: sections stay views of the frame's own buffer, which nobody else reads. */
-export function transferable({ cells, values, states }: Picture): ArrayBuffer[] {
-  return [...new Set([cells.buffer as ArrayBuffer, values.buffer, states.buffer])]
+export function transferable({ cells, values, states, counts }: Picture): ArrayBuffer[] {
+  return [...new Set([cells.buffer as ArrayBuffer, values.buffer, states.buffer, ...(counts ? [counts.buffer] : [])])]
 }
 
 export const has = ({ frame }: Picture, flag: keyof typeof FLAGS): boolean => (frame.flags & FLAGS[flag]) !== 0
@@ -98,4 +102,48 @@ export function candidatesOf(picture: Picture): Candidate[][] {
     }
     return found
   })
+}
+
+export interface Counts {
+  readonly nonfinite: number
+  readonly masked: number
+  readonly missing: number
+}
+
+/** Cells of a plane that are no values. */
+export function countSpecial({ values, states }: Pick<Picture, 'values' | 'states'>, plane: Plane): Counts {
+  let [nonfinite, masked, missing] = [0, 0, 0]
+  const end = plane.offset + plane.rows * plane.columns
+  for (let i = plane.offset; i < end; i += 1) {
+    const state = states[i]
+    if (state === STATE.value) {
+      if (values[i] - values[i] !== 0) nonfinite += 1 // of an infinity that is no number
+    } else if (state === STATE.masked) masked += 1
+    else if (state === STATE.missing) missing += 1
+    else nonfinite += 1
+  }
+  return { nonfinite, masked, missing }
+}
+
+/** Planes of fewer cells are counted where they are shown. */
+const WORTH_COUNTING = 4096
+
+/** Of each plane its cells that are no values, in the order of `Counts`; null: the planes are small. */
+function countedPlanes(dims: readonly number[], values: Float32Array<ArrayBuffer>, states: Uint8Array<ArrayBuffer>): Uint32Array<ArrayBuffer> | null {
+  const { rows, columns } = planeOf(dims)
+  const size = rows * columns
+  if (size < WORTH_COUNTING) return null
+  const counts = new Uint32Array((3 * values.length) / size)
+  for (let i = 0; i < counts.length; i += 3) {
+    const { nonfinite, masked, missing } = countSpecial({ values, states }, { rows, columns, offset: (i / 3) * size })
+    counts.set([nonfinite, masked, missing], i)
+  }
+  return counts
+}
+
+/** Cells of a plane that are no values: as the worker has counted them, if it has. */
+export function countsOf(picture: Picture, plane: Plane): Counts {
+  if (!picture.counts) return countSpecial(picture, plane)
+  const [nonfinite, masked, missing] = picture.counts.subarray((3 * plane.offset) / (plane.rows * plane.columns))
+  return { nonfinite, masked, missing }
 }

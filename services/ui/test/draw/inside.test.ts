@@ -29,6 +29,13 @@ describe('the spans of a step', () => {
     expect(spanAt(boxes, 0.01, boxes[3].y + 500)).toBeNull()
   })
 
+  it('grow where there is room, within what reads well', () => {
+    const lines = [0, 300, 10_000].map((room) => stackLanes(spans.lanes, room))
+    expect(lines.map(({ boxes: [{ line }] }) => line)).toEqual([18, 33, 34])
+    expect(lines[1].height).toBeLessThanOrEqual(300)
+    expect(spanAt(lines[1].boxes, 0.01, lines[1].boxes[0].y + 20)?.name).toBe('step')
+  })
+
   it('are told apart by what they are', () => {
     expect(['forward', 'backward', 'all_reduce', 'forward_send', 'data', 'step', 'mlp_fc1'].map(partOf)).toEqual(['compute', 'backward', 'wait', 'wait', 'host', 'frame', 'compute'])
   })

@@ -81,7 +81,7 @@ describe('generation', () => {
     expect(shown.element.querySelector('.card footer .chosen')?.textContent).toMatch(/^token 1 · chan 1: −?[\d.]+$/)
     expect(shown.element.querySelector('[role=application]')?.getAttribute('aria-label')).toContain('5 × 32 values')
     // Nothing is asked for anew: all prompts' rows are there.
-    expect(shown.router.currentRoute.value.query.p).toEqual('layers[0].resid_post')
+    expect([shown.router.currentRoute.value.query.p].flat()).toEqual(['layers[0].resid_post'])
   })
 
   it('pauses, steps and cancels', async () => {

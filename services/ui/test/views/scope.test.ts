@@ -69,7 +69,7 @@ describe('scope of a training', () => {
     scope.advance()
     await shown.until(() => maps(shown).length)
     expect(maps(shown)).toEqual([`${Q}: 16 × 8 values, token down, chan across. Arrows walk, plus and minus zoom.`])
-    expect(shown.element.querySelector('.facts')?.textContent).toContain('step 1microbatch 0layer 1of 2 ranks')
+    expect(shown.element.querySelector('.facts')?.textContent).toContain('step 1microbatch 0layer 1from 2 ranks')
     expect(shown.element.querySelector('.facts')?.textContent).not.toContain('partial')
   })
 

@@ -36,7 +36,7 @@ describe('the timeline', () => {
     const shown = await open(new FakeGateway([new World({ ranks: 1, steps: 12 })]))
     expect(shown.element.querySelector('[aria-busy=true]')?.textContent).toContain('Loading')
     await shown.until(() => summary(shown))
-    expect(summary(shown)).toContain('Steps 1 to 12 of 1 ranks')
+    expect(summary(shown)).toContain('Steps 1 to 12 of 1 rank,')
     expect(summary(shown)).toContain('No rank is marked as slow.')
   })
 

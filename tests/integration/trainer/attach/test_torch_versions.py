@@ -7,6 +7,7 @@ MEGATRONAPP_TRAINING_PYTHONS names interpreters of training environments; of sev
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,14 @@ def alone(python: str, program: str, script: Path, *arguments: int, **options: A
     plain = run(script, *arguments, python=python, timeout=SECONDS, **options)
     if plain.code:
         noted(python, program, "does not run on a CPU")
-        pytest.skip(plain.output[-400:])
+        pytest.skip(f"{program}: {reason(plain.output)}")
     return plain
+
+
+def reason(output: str) -> str:
+    """Why the script ended: the rank's own error, before torchrun's summary of it."""
+    errors = [line for line in output.splitlines() if re.search(r"\b\w+Error: ", line) and "ChildFailed" not in line]
+    return errors[0][-300:] if errors else output[-300:]
 
 
 def unhurt(plain: Ended, attached: Ended) -> None:

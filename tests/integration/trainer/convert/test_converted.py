@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,15 @@ from safetensors.torch import load_file
 from structlog.testing import capture_logs
 
 from megatronapp.core.generation import GenerationRequest, RowFinished
+from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.convert import core_to_hf, hf_to_core
 from megatronapp.trainer.convert.arguments import Options
+from megatronapp.trainer.data.preprocess import main as preprocess
 from tests.integration.trainer.generate.models import GREEDY, answers
+from tests.support.built import built
+from tests.support.families import DATA
 from tests.support.forked import run_forked
-from tests.support.hugging_face import CONFIGS, LLAMA, random_tensors, write_model
+from tests.support.hugging_face import CONFIGS, LLAMA, random_tensors, write_model, write_t5_pieces
 from tests.support.marks import some
 from tests.support.training import train
 
@@ -23,6 +29,7 @@ RUN = (
     "--num-workers 0 --log-interval 1 --eval-iters 0 --lr-decay-style constant"
 )
 ROWS = 34
+WITHOUT_DROPOUT = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0, "dropout_rate": 0.0}
 TWO_BY_TWO = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
 
 
@@ -56,6 +63,64 @@ def test_a_converted_model_trains_alike_on_two_by_two_ranks_and_on_one(name: str
     assert len(on_one) == 5
     assert on_one[0] == pytest.approx(math.log(ROWS), abs=0.3)
     assert on_four == pytest.approx(on_one, rel=1e-5)
+
+
+def masked_words(folder: Path, name: str) -> tuple[Path, str]:
+    """A converted BERT or T5 without dropout, and flags of its data."""
+    source = write_model(folder / "model", {**CONFIGS[name], **WITHOUT_DROPOUT, "vocab_size": 2176})
+    if name == "megatron-bert":
+        shutil.copyfile(DATA / "vocab.txt", source / "vocab.txt")
+        tokens = f"--tokenizer-type BertWordPieceCase --vocab-file {source / 'vocab.txt'}"
+    else:
+        texts = [json.loads(line)["text"] for line in (DATA / "corpus.jsonl").open()]
+        write_t5_pieces(source, texts=texts, tokens=400, extra_ids=20)
+        tokens = f"--tokenizer-type SentencePieceTokenizer --tokenizer-model {source / 'spiece.model'}"
+    hf_to_core.convert(Options(source=source, target=folder / "core"))
+    prefix = folder / "corpus"
+    preprocess([f"--input={DATA / 'corpus.jsonl'}", f"--output-prefix={prefix}", "--split-sentences", *tokens.split()])
+    return folder / "core", f"--data-path {prefix}_text_sentence --split 90,10"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "layout", "ranks"),
+    [("megatron-bert", TWO_BY_TWO, 4), ("t5", "--tensor-model-parallel-size 2 --use-distributed-optimizer", 4)],
+)
+def test_a_converted_model_of_masked_words_trains_alike_on_four_ranks_and_on_one(
+    name: str, layout: str, ranks: int, tmp_path: Path
+) -> None:
+    core, data = masked_words(tmp_path, name)
+    run = f"{RUN.replace('--mock-data ', '')} {data} --train-iters 5"
+
+    on_one, on_four = (
+        run_forked(world, train, f"{run} --load {core} {flags}")[-1].losses
+        for world, flags in ((1, ""), (ranks, f"{layout} --save {tmp_path / 'trained'}"))
+    )
+    core_to_hf.convert(Options(source=tmp_path / "trained", target=tmp_path / "back"))
+
+    assert len(on_one) == 5
+    assert on_one[0] == pytest.approx(math.log(2176), abs=1.5)
+    assert on_four == pytest.approx(on_one, rel=1e-5)
+    found, before = (load_file(str(tmp_path / each / "model.safetensors")) for each in ("back", "model"))
+    assert {key: tensor.shape for key, tensor in found.items()} == {key: each.shape for key, each in before.items()}
+    assert not any(found[key].equal(before[key]) for key in before)
+
+
+def shares(core: Path) -> list[tuple[str, tuple[int, ...]]]:
+    """For a rank: its part of each weight."""
+    with built(core, ParallelConfig(tensor_model_parallel_size=2)) as [chunk]:
+        return [(name, tuple(each.shape)) for name, each in chunk.named_parameters()]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["megatron-bert-untied", "t5"])
+def test_a_vocabulary_that_ranks_do_not_share_evenly_is_filled_up(name: str, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "model", CONFIGS[name])
+    hf_to_core.convert(Options(source=source, target=tmp_path / "core"))
+
+    found = dict(run_forked(2, shares, tmp_path / "core")[1])
+
+    assert found["embedding.word_embeddings.weight"] == (17, 16)
 
 
 def test_a_converted_model_is_trained_from_step_one_and_goes_back(tmp_path: Path) -> None:

@@ -23,7 +23,10 @@ LLAMA = (
     "--position-embedding-type rope --normalization RMSNorm --swiglu --group-query-attention --num-query-groups 2 "
     "--untie-embeddings-and-output-weights --disable-bias-linear"
 )
-MOE = "--num-experts 4 --disable-bias-linear --position-embedding-type rope"
+MOE = (
+    "--num-experts 4 --moe-shared-expert-intermediate-size 32 --geglu --disable-bias-linear "
+    "--position-embedding-type rope"
+)
 GREEDY = Sampling(temperature=0)
 TEXTS = ("Once upon a time", "He", "the quick brown fox jumps", "123", "Zwölf")
 """Of unequal length; some share a beginning with none."""

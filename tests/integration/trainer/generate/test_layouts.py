@@ -35,7 +35,7 @@ MODELS = {
     "gpt": ("", 1),
     "llama": (f"{LLAMA} --tensor-model-parallel-size 2 --sequence-parallel", 2),
     "moe": (MOE, 1),
-    "alibi": ("--position-embedding-type alibi --window-size 8,0", 1),
+    "alibi": ("--position-embedding-type alibi --window-size 8,0 --squared-relu", 1),
 }
 ALL = GenerationRequest(prompts=TEXTS, max_new_tokens=12, sampling=GREEDY, stop_at_end_of_document=False)
 REQUESTS = {

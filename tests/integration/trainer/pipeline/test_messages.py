@@ -143,6 +143,9 @@ class Watcher(Plugin):
     def ended(self, messages: Sequence[Message]) -> None:
         observed.events["ended"] += len(messages)
 
+    def idling(self) -> None:
+        """How often depends on how busy the host is."""
+
 
 def watched(flags: str) -> ObservedMessages:
     observed.losses = train(flags, plugins=(Watcher,)).losses

@@ -42,6 +42,12 @@ def test_the_model_and_the_sizes_are_the_runs(tmp_path: Path) -> None:
     assert (found.swiglu, found.sequence_parallel, found.parameter_bytes) == (True, True, 12.0)
 
 
+def test_an_mlp_is_gated_by_gelu_too(tmp_path: Path) -> None:
+    run = {name: value for name, value in RUN.items() if name != "swiglu"} | {"geglu": "on"}
+
+    assert completed(replace(ASKED, from_run=recorded(tmp_path, run))).swiglu
+
+
 def test_what_is_given_counts_more(tmp_path: Path) -> None:
     given = replace(ASKED, from_run=recorded(tmp_path, RUN), layers=16, replicas=4, swiglu=True)
 

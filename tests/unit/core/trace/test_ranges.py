@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from google.protobuf.message import Message
 
-from megatronapp.core.trace import heartbeat, validate
+from megatronapp.core.trace import heartbeat, limits, validate
 from megatronapp.core.trace.ranges import ImplausibleError, Ranges
 from megatronapp.v1 import trace_pb2
 
@@ -16,6 +16,7 @@ WRITTEN_OUT: dict[type[Message], Ranges] = {
     trace_pb2.Heartbeat: heartbeat._HEARTBEAT,
     trace_pb2.Frontier: heartbeat._FRONTIER,
     trace_pb2.OpenMessage: heartbeat._OPEN,
+    trace_pb2.StepSummary: validate._SUMMARY,
 }
 
 
@@ -37,6 +38,31 @@ def test_what_is_written_out_is_what_the_ranges_say(kind: type[Message]) -> None
     assert ranges.hold != ranges.looked_up
     assert [ranges.hold(message) for message in messages] == [ranges.looked_up(message) for message in messages]
     assert {ranges.hold(message) for message in messages} == {True, False}
+
+
+def refused(beat: trace_pb2.Heartbeat) -> bool:
+    try:
+        heartbeat._check_fields(beat)
+    except ImplausibleError:
+        return True
+    return False
+
+
+def test_a_heartbeat_that_counts_as_ordinary_is_one_that_every_check_lets_pass() -> None:
+    parts = {"gpu": trace_pb2.GpuTelemetry, "memory": trace_pb2.Memory, "control": trace_pb2.TraceControl}
+    beats = [
+        trace_pb2.Heartbeat(**{name: part})
+        for name, kind in parts.items()
+        for part in at_the_borders(kind, heartbeat._PARTS[name])
+    ]
+    beats += [trace_pb2.Heartbeat(phase=phase) for phase in (-1, 0, limits.MAX_PHASE, limits.MAX_PHASE + 1)]
+    beats += [trace_pb2.Heartbeat(frontiers=[trace_pb2.Frontier()] * n) for n in (1, limits.MAX_FRONTIERS + 1)]
+    beats += at_the_borders(trace_pb2.Heartbeat, heartbeat._HEARTBEAT)
+
+    ordinary = [heartbeat._is_ordinary(beat) for beat in beats]
+
+    assert ordinary == [not refused(beat) for beat in beats]
+    assert set(ordinary) == {True, False}
 
 
 def test_the_first_message_that_does_not_hold_is_named() -> None:

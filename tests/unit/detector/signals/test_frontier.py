@@ -195,6 +195,51 @@ def test_a_message_on_its_way_is_the_networks() -> None:
     assert {(b.rank, b.side, b.message) for b in blame(frontiers, PAIR)} == {(1, Side.NETWORK, B)}
 
 
+MANY = tuple((12, MessageId(Direction.FORWARD, microbatch).pack()) for microbatch in range(40))
+
+
+def test_who_has_more_messages_open_than_it_names_waits_for_one_that_was_never_posted() -> None:
+    """The receiver posts ahead in several lanes: of 60 messages 20 are open, the oldest of them behind 40 others, and
+    the sender has sent 44."""
+    ahead = Position(60, 41, 40, "forward_recv", open=MANY[:16], open_count=20)
+    frontiers = {0: {"p2p:0-1": Position(44, 44, 44)}, 1: {"p2p:0-1": ahead}}
+
+    (found,) = blame(frontiers, PAIR)
+
+    assert (found.rank, found.side, found.operation, found.message) == (0, Side.HOST, "forward_send", MANY[4])
+
+
+@given(st.data())
+def test_messages_beyond_those_that_are_named_accuse_nobody_who_has_posted_them(data: st.DataObject) -> None:
+    """Both ends have posted the same, in orders of their own, and name the first 16 each."""
+    orders = [data.draw(st.permutations(MANY[:24])) for _ in range(2)]
+    frontiers = {
+        rank: {"p2p:0-1": Position(24, 1, 0, "forward_send", open=tuple(order[:16]), open_count=24)}
+        for rank, order in enumerate(orders)
+    }
+
+    assert {b.side for b in blame(frontiers, PAIR)} == {Side.NETWORK}
+
+
+def test_a_full_list_that_is_not_counted_is_compared_by_numbers() -> None:
+    """Of an older agent: it may have been cut."""
+    ahead = Position(60, 41, 40, "forward_recv", open=MANY[:16])
+
+    (found,) = blame({0: {"p2p:0-1": Position(40, 40, 40)}, 1: {"p2p:0-1": ahead}}, PAIR)
+
+    assert (found.rank, found.message, found.sequence) == (0, None, 41)
+
+
+def test_the_oldest_message_may_be_on_its_way_while_a_later_one_was_never_posted() -> None:
+    """A is sent and not known to have come, B stands posted at the receiver alone."""
+    frontiers = {
+        0: {"p2p:0-1": Position(1, 1, 1)},
+        1: {"p2p:0-1": Position(2, 1, 0, "forward_recv", open=(A, B))},
+    }
+
+    assert [(b.rank, b.message) for b in blame(frontiers, PAIR)] == [(0, B)]
+
+
 @given(
     orders=st.tuples(*[st.permutations(range(8))] * 2),
     through=st.sets(st.integers(0, 7), max_size=6),

@@ -29,6 +29,11 @@ def test_a_configuration_is_a_model_of_its_family(config: dict[str, Any], family
     assert (parsed.model_type, parsed.num_layers, parsed.hidden_size, parsed.vocab_size) == (family, 2, 32, 96)
 
 
+@pytest.mark.parametrize(("named", "flag"), [("gelu_new", "--openai-gelu"), ("relu2", "--squared-relu")])
+def test_an_activation_is_the_configurations(named: str, flag: str) -> None:
+    assert flag in model_flags({**BERT, "hidden_act": named})
+
+
 def test_the_longest_sequence_is_the_models() -> None:
     assert (longest(GPT2), longest(BERT)) == (16, 16)
     with pytest.raises(UsageError, match="seq_length"):
@@ -56,5 +61,7 @@ def test_other_arguments_are_flags(arguments: dict[str, Any], flags: str) -> Non
 def test_what_there_is_no_model_for_is_refused() -> None:
     with pytest.raises(DataError, match="model_type is 'bloom'"):
         model_flags({"model_type": "bloom"})
+    with pytest.raises(DataError, match="hidden_act is 'silu'"):
+        model_flags({**BERT, "hidden_act": "silu"})
     with pytest.raises(UsageError, match="multihead or multiquery"):
         other_flags({"attention_head_type": "grouped"})

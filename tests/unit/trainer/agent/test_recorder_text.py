@@ -45,7 +45,12 @@ def test_a_rank_that_waits_for_nothing_says_what_it_called_last() -> None:
     assert in_words(dump(entry(6, "completed"))) == "all of its 1 operations are through; the newest is all_reduce"
 
 
-@pytest.mark.parametrize("entries", [7, [7], [{"record_id": "x"}], [entry(1, "scheduled", process_group=("9",))]])
+NAMELESS = {key: value for key, value in entry(1, "completed").items() if key != "profiling_name"}
+
+
+@pytest.mark.parametrize(
+    "entries", [7, [7], [{"record_id": "x"}], [entry(1, "scheduled", process_group=("9",))], [NAMELESS]]
+)
 def test_what_makes_no_sense_is_refused(entries: Any) -> None:
     with pytest.raises(DataError, match="flight-recorder dump"):
         in_words({"version": "2.10", "pg_config": {}, "entries": entries})

@@ -70,7 +70,8 @@ def test_weights_that_do_not_fit_the_recipe_are_named(core: Path) -> None:
 
 def test_another_family_than_the_models_is_refused(core: Path) -> None:
     assert "is no qwen3" in refusal(core, UsageError, model_type="qwen3")
-    assert "'t5'" in refusal(core, UsageError, model_type="t5")
+    assert "is no t5" in refusal(core, UsageError, model_type="t5")
+    assert "'bloom'" in refusal(core, UsageError, model_type="bloom")
 
 
 def test_a_family_of_the_same_settings_may_be_chosen(core: Path) -> None:

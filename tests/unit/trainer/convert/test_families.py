@@ -13,7 +13,7 @@ from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.convert import families
 from megatronapp.trainer.convert.family import Sizes
 from megatronapp.trainer.convert.fields import Fields
-from tests.support.hugging_face import CONFIGS, GPT2, LLAMA, OF_A_RUN, random_tensors, weights_of
+from tests.support.hugging_face import BERT, CONFIGS, GPT2, LLAMA, OF_A_RUN, T5, random_tensors, weights_of
 
 LLAMA_3 = {
     "rope_type": "llama3",
@@ -60,7 +60,8 @@ def test_the_settings_of_a_model_make_a_config_with_the_same_settings(name: str)
 def test_a_family_is_found_by_settings_where_they_tell_it(name: str) -> None:
     found = families.of_model(settings_of(CONFIGS[name]).model)
 
-    assert found.name == ("llama" if name == "mistral" else name.partition("-")[0])
+    kind = CONFIGS[name]["model_type"]
+    assert found.name == {"mistral": "llama", "mt5": "t5"}.get(kind, kind)
 
 
 def test_the_scaled_rotation_of_llama_3_is_expressed() -> None:
@@ -86,6 +87,13 @@ def test_a_sliding_window_bounds_the_positions() -> None:
         ({**LLAMA, "model_type": "bloom"}, "'bloom'"),
         ({"hidden_size": 16}, "lacks model_type"),
         ({**LLAMA, "hidden_act": "gelu"}, "hidden_act"),
+        ({**BERT, "hidden_act": "gelu_new"}, "hidden_act"),
+        ({**BERT, "position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({**BERT, "type_vocab_size": 4}, "type_vocab_size"),
+        ({**T5, "feed_forward_proj": "relu"}, "feed_forward_proj is 'relu'"),
+        ({**T5, "tie_word_embeddings": True}, "tie_word_embeddings"),
+        ({**T5, "tie_word_embeddings": None}, "tie_word_embeddings"),
+        ({**T5, "d_kv": None}, "lacks d_kv"),
         ({**LLAMA, "hidden_size": "x" * 1000}, "hidden_size is 'xxx"),
         ({**LLAMA, "hidden_size": -1}, "hidden_size is -1"),
         ({**LLAMA, "num_hidden_layers": True}, "num_hidden_layers is True"),
@@ -119,8 +127,8 @@ def test_a_model_that_no_family_has_is_refused() -> None:
 
     with pytest.raises(UsageError, match="no family"):
         families.of_model(config.model)
-    with pytest.raises(UsageError, match="'t5'"):
-        families.named("t5")
+    with pytest.raises(UsageError, match="'bloom'"):
+        families.named("bloom")
 
 
 @pytest.mark.parametrize("flags", ["--window-size 8,0", "--position-embedding-type alibi"])

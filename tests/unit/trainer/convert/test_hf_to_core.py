@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -120,7 +121,48 @@ def test_a_sentencepiece_model_is_taken_where_nothing_else_is(tmp_path: Path) ->
     assert (tmp_path / "back" / "tokenizer.model").read_bytes() == (source / "tokenizer.model").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "extra"), [("megatron-bert", "BertWordPieceCase", 0), ("t5", "SentencePieceTokenizer", 10)]
+)
+def test_a_model_of_masked_words_takes_the_tokenizer_of_its_folder(
+    name: str, kind: str, extra: int, tmp_path: Path
+) -> None:
+    core = converted(tmp_path, write_model(tmp_path / "model", CONFIGS[name]))
+
+    settings = checkpoint_folder.read_recipe(checkpoint_folder.find_complete(core)).settings
+    assert (settings["tokenizer_type"], settings["vocab_extra_ids"]) == (kind, extra)
+
+
 # ---- refused
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "options", "says"),
+    [
+        ("megatron-bert", "vocab.txt", {}, "holds no vocab.txt: give --vocab-file"),
+        ("t5", "spiece.model", {}, "holds no spiece.model: give --tokenizer-model"),
+        ("t5", "", {"tokenizer": {"tokenizer_type": "NullTokenizer"}}, "needs --tokenizer-type BertWordPiece"),
+        (
+            "megatron-bert",
+            "",
+            {"tokenizer": {"tokenizer_type": "NullTokenizer"}},
+            "needs --tokenizer-type BertWordPiece",
+        ),
+        ("mt5", "", {"pipeline": 2}, "can't be cut into pipeline stages"),
+    ],
+)
+def test_what_a_model_of_masked_words_can_not_do_is_refused(
+    name: str, file: str, options: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    source = write_model(tmp_path / "model", CONFIGS[name])
+    if file:
+        (source / file).unlink()
+
+    with pytest.raises(UsageError, match=says) as error:
+        hf_to_core.convert(Options(source=source, target=tmp_path / "core", **options))
+
+    assert "\n" not in str(error.value)
+    assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
 def without(name: str) -> dict[str, torch.Tensor]:

@@ -86,7 +86,7 @@ def test_the_command_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFix
     ("changes", "said"),
     [
         ({"num_experts": 8}, "experts"),
-        ({"squared_relu": True}, "squared ReLU"),
+        ({"quick_geglu": True}, "quick GEGLU"),
         ({"softmax_type": "off-by-one"}, "softmax_type"),
         ({"padded_vocab_size": None}, "padded_vocab_size"),
         ({"num_layers": 8}, "linear_qkv.layer_norm_weight of layer 4 is missing"),

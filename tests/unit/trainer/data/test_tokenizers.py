@@ -2,10 +2,12 @@ import json
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from megatronapp.core.errors import ConfigError, DataError, UsageError
+from megatronapp.trainer.data.sentence_pieces import T5Tokenizer
 from megatronapp.trainer.data.tokenizers import (
     BertWordPieceTokenizer,
     ByteTokenizer,
@@ -13,7 +15,7 @@ from megatronapp.trainer.data.tokenizers import (
     NullTokenizer,
     make_tokenizer,
 )
-from tests.support.hugging_face import write_sentencepiece
+from tests.support.hugging_face import write_sentencepiece, write_t5_pieces
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "data"
 GPT2 = {"vocab_file": str(EXAMPLES / "vocab.json"), "merge_file": str(EXAMPLES / "merges.txt")}
@@ -130,6 +132,41 @@ def test_what_is_no_sentencepiece_model_is_refused(content: bytes | None, tmp_pa
         make_tokenizer("Llama2Tokenizer")
 
 
+def test_t5s_marks_follow_its_pieces_the_first_one_last(tmp_path: Path) -> None:
+    write_t5_pieces(tmp_path)
+    options = {"tokenizer_model": str(tmp_path / "spiece.model"), "vocab_extra_ids": 3}
+
+    plain = make_tokenizer("SentencePieceTokenizer", tokenizer_model=options["tokenizer_model"])
+    tokenizer = make_tokenizer("SentencePieceTokenizer", **options)  # type: ignore[arg-type]
+
+    assert isinstance(tokenizer, T5Tokenizer)
+    assert tokenizer.vocab_size == plain.vocab_size + 3
+    assert tokenizer.additional_special_tokens_ids == [tokenizer.vocab_size - 1 - number for number in range(3)]
+    assert tokenizer.piece(tokenizer.vocab_size - 1) == "<extra_id_0>"
+    assert (tokenizer.bos, tokenizer.eod, tokenizer.eos) == (0, 1, 1)
+    assert tokenizer.tokenize("abc dab") == plain.tokenize("abc dab")
+    assert tokenizer.detokenize([*tokenizer.tokenize("abc dab"), tokenizer.vocab_size - 1]) == "abc dab"
+
+
+def test_the_marks_that_mt5s_pieces_have_are_taken(tmp_path: Path) -> None:
+    marks = [f"\u2581<extra_id_{number}>" for number in (2, 1, 0)]
+    write_t5_pieces(tmp_path, user_defined_symbols=marks)
+    file = str(tmp_path / "spiece.model")
+
+    tokenizer = make_tokenizer("SentencePieceTokenizer", tokenizer_model=file, vocab_extra_ids=3)
+
+    assert isinstance(tokenizer, T5Tokenizer)
+    assert tokenizer.vocab_size == make_tokenizer("SentencePieceTokenizer", tokenizer_model=file).vocab_size
+    assert [tokenizer.piece(mark) for mark in tokenizer.additional_special_tokens_ids] == marks[::-1]
+
+
+def test_pieces_without_padding_are_no_t5s(tmp_path: Path) -> None:
+    write_sentencepiece(tmp_path)
+
+    with pytest.raises(ConfigError, match="no token for padding"):
+        make_tokenizer("SentencePieceTokenizer", tokenizer_model=str(tmp_path / "tokenizer.model"), vocab_extra_ids=3)
+
+
 BERT = str(EXAMPLES / "vocab.txt")
 
 
@@ -168,3 +205,13 @@ def test_a_file_that_is_no_vocabulary_of_a_bert_is_refused(pieces: str, says: st
 
     with pytest.raises(ConfigError, match=says):
         make_tokenizer("BertWordPieceCase", vocab_file=str(file))
+
+
+def test_words_that_a_vocabulary_without_an_unknown_token_lacks_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"</s>": 0, "one": 1}, unk_token="[UNK]"))
+    words.add_special_tokens(["</s>"])
+    words.save(str(file))
+
+    with pytest.raises(DataError, match=r"can't split the text: .*UNK"):
+        HuggingFaceTokenizer(file).tokenize("two")

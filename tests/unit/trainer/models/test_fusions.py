@@ -24,6 +24,8 @@ def config(flags: str) -> TrainerConfig:
         ("--swiglu --bf16 --fusions megatron", {"bias-swiglu", "bias-dropout"}),
         ("--swiglu --bf16 --fusions megatron cross-entropy", {"bias-swiglu", "bias-dropout", "cross-entropy"}),
         ("--openai-gelu --fusions megatron", {"bias-gelu", "bias-dropout"}),
+        ("--geglu --openai-gelu --fusions megatron", {"bias-geglu", "bias-dropout"}),
+        ("--squared-relu --openai-gelu --fusions megatron", {"bias-dropout"}),
         ("--fusions megatron", {"bias-dropout"}),
     ],
 )
@@ -38,7 +40,9 @@ def test_what_is_asked_for_is_taken(flags: str, taken: set[str]) -> None:
     [
         ("--fusions swiglu", "there are megatron, bias-gelu"),
         ("--fusions bias-gelu", "give --openai-gelu"),
-        ("--openai-gelu --disable-bias-linear --fusions bias-gelu", "leave --swiglu, --disable-bias-linear"),
+        ("--openai-gelu --disable-bias-linear --fusions bias-gelu", "leave --swiglu, --geglu"),
+        ("--fusions bias-geglu", "give --geglu"),
+        ("--geglu --fusions bias-geglu", "give --openai-gelu"),
         ("--fusions bias-swiglu", "give --swiglu"),
         ("--fusions cross-entropy", "give --bf16"),
         ("--fusions rope", "--position-embedding-type rope"),

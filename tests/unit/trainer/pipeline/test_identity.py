@@ -157,6 +157,8 @@ class Counting:
 
     def ended(self, messages: Any) -> None: ...
 
+    def idling(self) -> None: ...
+
 
 def named(tensor: torch.Tensor) -> MessageId:
     return MessageId.unpack(int(tensor.flatten()[0]))

@@ -11,7 +11,7 @@ import typer
 from megatronapp.cli.pipeline.recordings import read_recording
 from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline.arrays import PassTimes
-from megatronapp.core.pipeline.choosing import LAUNCH_NS, LEAD_NS, Choosing
+from megatronapp.core.pipeline.choosing import CHOOSING_NS, LAUNCH_NS, Choosing
 from megatronapp.core.pipeline.lanes import WHOLE
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.recorded import Recorded
@@ -39,8 +39,11 @@ class Times:
     wgrad_ms: Annotated[float, typer.Option(help="gradients of the weights")] = 7.0
     split_overhead: Annotated[float, typer.Option(help="of a backward's time, that the split of B and W costs")] = 0.0
     decision_lead_ms: Annotated[
-        float, typer.Option(help="a stage chooses so long before its running operation ends; 0 on CPUs")
-    ] = LEAD_NS / 1e6
+        float | None,
+        typer.Option(
+            help="a stage chooses so long before its running operation ends; default: --launch-ms and 0.3 ms, as the trainer does; 0 on CPUs"
+        ),
+    ] = None
     launch_ms: Annotated[float, typer.Option(help="from a choice to its first kernel; 0 on CPUs")] = LAUNCH_NS / 1e6
     trace: Annotated[
         Path | None,
@@ -170,13 +173,18 @@ def asked(options: Simulated) -> Asked:
             optimizer_ns=_ns(options.optimizer_ms),
             barrier=options.step_barrier,
         ),
-        choosing=Choosing(_ns(options.decision_lead_ms), _ns(options.launch_ms)),
+        choosing=_choosing(options),
         replicas=options.replicas,
         draws=options.draws,
         seed=options.seed,
     )
     pending = round(options.pending_share * WHOLE)
     return Asked(stages, microbatches, recorded, setting, pending, options.tensor, times, options.wgrad_share)
+
+
+def _choosing(options: Simulated) -> Choosing:
+    launch_ns, lead_ms = _ns(options.launch_ms), options.decision_lead_ms
+    return Choosing(launch_ns + CHOOSING_NS if lead_ms is None else _ns(lead_ms), launch_ns)
 
 
 def _check_recorded(recorded: Recorded, options: Simulated) -> None:

@@ -25,7 +25,8 @@ NUMBERS = {
     "vocab_size": "vocab-size",
     "tensor": "tensor-model-parallel-size",
 }
-SWITCHES = {"swiglu": "swiglu", "sequence_parallel": "sequence-parallel"}
+SWITCHES = {"swiglu": ("swiglu", "geglu"), "sequence_parallel": ("sequence-parallel",)}
+"""Any of which turns it on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ def _options(settings: dict[str, str], sizes: trace_pb2.ParallelSizes) -> dict[s
     if "num-experts" in settings or settings.get("model-type", "gpt") != "gpt":
         raise UsageError("MegaFBD is planned for GPTs without experts: the run trained another model")
     found: dict[str, Any] = {name: int(settings[flag]) for name, flag in NUMBERS.items() if flag in settings}
-    found |= {name: settings.get(flag) == ON for name, flag in SWITCHES.items()}
+    found |= {name: any(settings.get(flag) == ON for flag in flags) for name, flags in SWITCHES.items()}
     replicas = max(1, sizes.data)
     spread = settings.get("use-distributed-optimizer") == ON
     return found | _attention(settings) | {

@@ -6,9 +6,10 @@ count from the batch's base_ns, so that they are narrow too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, repeat
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -77,6 +78,8 @@ SUMMARY_DTYPES: dict[str, Dtype] = {
 }
 
 _DTYPES = SPAN_DTYPES | SUMMARY_DTYPES
+_OF_SPANS, _OF_SUMMARY = attrgetter(*SPAN_DTYPES), attrgetter(*SUMMARY_DTYPES)
+"""All columns of a message, as they came."""
 
 NONE = {"microbatch": -1, "chunk": -1, "layer": -1, "peer": -1}
 """Value of a column that was left empty, where it is not 0."""
@@ -112,9 +115,10 @@ class Columns(Mapping[str, Column]):
         self.rows = rows
         self.base_ns = base_ns
         self._dtypes = dtypes
-        self._data: dict[str, Data] = {
-            name: data for name in dtypes if (data := beside.get(name) or getattr(message, name))
-        }
+        came = (_OF_SUMMARY if dtypes is SUMMARY_DTYPES else _OF_SPANS)(message)
+        if beside:
+            came = tuple(beside.get(name) or data for name, data in zip(dtypes, came, strict=True))
+        self._data: dict[str, Data] = {name: data for name, data in zip(dtypes, came, strict=True) if data}
         for name, data in self._data.items():
             if len(data) not in _lengths(rows, dtypes[name].itemsize):
                 needed = ", ".join(map(str, _lengths(rows, dtypes[name].itemsize)))
@@ -152,11 +156,9 @@ class Columns(Mapping[str, Column]):
         """Whether no column was sent."""
         return not self._data
 
-    def widths(self) -> Iterator[tuple[str, int]]:
+    def widths(self) -> Iterable[tuple[str, int]]:
         """Of the columns that came: in how many bytes a value did."""
-        if self.rows:
-            for name, data in self._data.items():
-                yield name, len(data) // self.rows
+        return [(name, len(data) // self.rows) for name, data in self._data.items()] if self.rows else ()
 
     def take(self, name: str, rows: npt.NDArray[np.integer]) -> Column:
         """The values of some rows, without decoding the others."""
@@ -208,9 +210,9 @@ def joined_summaries(summaries: Sequence[trace_pb2.StepSummary]) -> dict[str, Co
     rows = np.array([summary.rows for summary in summaries], np.int64)
     if len(rows) and rows.max() > MAX_ROWS:
         raise DataError(f"a message holds {rows.max()} rows; at most {MAX_ROWS} are accepted")
+    sent = zip(*map(_OF_SUMMARY, summaries), strict=True) if summaries else repeat((), len(SUMMARY_DTYPES))
     table = {
-        name: _join([getattr(summary, name) for summary in summaries], rows, name, dtype)
-        for name, dtype in SUMMARY_DTYPES.items()
+        name: _join(data, rows, name, dtype) for (name, dtype), data in zip(SUMMARY_DTYPES.items(), sent, strict=True)
     }
     names = np.repeat(np.array([len(summary.names) for summary in summaries], np.int64), rows)
     if (table["name"] >= names).any():

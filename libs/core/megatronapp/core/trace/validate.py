@@ -99,17 +99,21 @@ def check_rank_message(message: trace_pb2.RankMessage) -> None:
     check_sent(message.identity, message)
 
 
-def check_sent(sender: Identity | trace_pb2.Identity, message: trace_pb2.RankMessage | trace_pb2.SentMessage) -> None:
-    """The same for a message whose sender was checked, but for what a SentHeartbeat's frontiers tell. Raises
-    DataError."""
+def check_sent(
+    sender: Identity | trace_pb2.Identity, message: trace_pb2.RankMessage | trace_pb2.SentMessage
+) -> str | None:
+    """The same for a message whose sender was checked, but for what a SentHeartbeat's frontiers tell; returns its kind,
+    None where it has no body. Raises DataError."""
     body = message.message
-    _RANK_MESSAGE.check(message)
-    kind = body.WhichOneof("body")
+    if not _rank_message_holds(message):
+        _RANK_MESSAGE.check(message)
+    kind: str | None = body.WhichOneof("body")
     if kind is None and message.lost:
-        return
+        return None
     if kind == "hello" and body.hello.HasField("identity") and _WHO(body.hello.identity) != _WHO(sender):
         raise _identity("a Hello of another rank than the message's sender")
     _understand(body, kind)
+    return kind
 
 
 def understand(message: trace_pb2.TraceMessage, beside: Mapping[str, Data] = NOTHING) -> tuple[str, Columns]:
@@ -264,6 +268,18 @@ def _rank_message_holds(message: trace_pb2.RankMessage | trace_pb2.SentMessage) 
     )  # fmt: skip
 
 
+def _summary_holds(summary: trace_pb2.StepSummary) -> bool:
+    return (
+        summary.rows <= limits.MAX_SUMMARY_ROWS
+        and summary.peak_activations <= limits.MAX_COUNT
+        and summary.step <= limits.MAX_STEP
+        and summary.dropped <= limits.MAX_DROPPED
+        and 0 <= summary.duration_ns <= limits.MAX_DURATION_NS
+        and 0 <= summary.cpu_ns <= limits.MAX_DURATION_NS
+        and -limits.MAX_TIME_NS <= summary.start_ns <= limits.MAX_TIME_NS
+    )
+
+
 _RANK_MESSAGE = Ranges(
     "message",
     *up_to(limits.MAX_TIME_NS, "received_unix_ns"),
@@ -309,6 +325,7 @@ _SUMMARY = Ranges(
     *up_to(limits.MAX_DROPPED, "dropped"),
     *up_to(limits.MAX_DURATION_NS, "duration_ns", "cpu_ns"),
     *times("start_ns"),
+    hold=_summary_holds,
 )
 _PROGRESS = Ranges("progress", *up_to(limits.MAX_STEP, "total_steps"))
 _SUMMARY_PARTS = {"progress": _PROGRESS, "memory": MEMORY}

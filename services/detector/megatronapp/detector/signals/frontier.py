@@ -67,6 +67,8 @@ class Position(NamedTuple):
     name them."""
     called: Called | None = None
     """The oldest collective that is not through, where the rank tells how it was called."""
+    open_count: int = 0
+    """Of a pair: how many messages are open; 0 where the rank does not count them."""
 
     @property
     def inside(self) -> bool:
@@ -84,13 +86,18 @@ class Position(NamedTuple):
 
     @property
     def named(self) -> bool:
-        """Whether all that is outstanding is named: a list that is full may have been cut."""
-        return 0 < len(self.open) < MAX_OPEN_MESSAGES or not self.outstanding
+        """Whether it is known what is outstanding: a list that is full may have been cut, and only a count tells."""
+        return 0 < len(self.open) < max(MAX_OPEN_MESSAGES, self.open_count + 1) or not self.outstanding
+
+    @property
+    def unnamed(self) -> int:
+        """How many more are open than those that are named."""
+        return max(0, self.open_count - len(self.open))
 
     @property
     def through(self) -> int:
         """How many messages are through, of a position that names those that are not."""
-        return self.enqueued - len(self.open)
+        return self.enqueued - len(self.open) - self.unnamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,14 +222,16 @@ def _other_end(
 
 
 def _unposted(own: Position, other: Position | None) -> Message | None:
-    """The oldest message that a rank is in and the other end has not posted; None where it has posted all."""
-    begun = own.open[: max(1, own.started - own.completed)]
+    """The oldest message of a rank that the other end has certainly not posted; None where it may have posted all, and
+    where what the rank is in is there."""
     if other is None:
-        return begun[0]
-    absent = [message for message in begun if message not in other.open]
+        return own.open[0]
+    if other.open and set(own.open[: max(1, own.started - own.completed)]) <= set(other.open):
+        return None
+    absent = [message for message in own.open if message not in other.open]
     # What is through there and not here is on its way: a sender may be done long before its receiver.
     on_the_way = max(0, other.through - own.through)
-    return next(iter(absent[on_the_way:]), None)
+    return next(iter(absent[on_the_way + other.unnamed :]), None)
 
 
 def _operation(message: Message, *, sending: bool) -> str:

@@ -11,6 +11,8 @@ from megatronapp.trainer.convert.fields import Fields
 
 SOURCE = "the model's configuration"
 _POSITIONS = {"absolute": "learned_absolute", "rotary": "rope"}
+_ACTIVATIONS = {"gelu": (), "gelu_new": ("--openai-gelu",), "relu2": ("--squared-relu",)}
+"""Of an MLP without a gate, by the names that Transformers has."""
 _RENAMED = {"splits_string": "split", "num_layers_per_stage": "num_layers_per_virtual_pipeline_stage"}
 
 
@@ -42,9 +44,11 @@ def longest(config: Mapping[str, Any]) -> int:
 
 
 def _bert(fields: Fields) -> list[str]:
-    if fields.text("hidden_act", "gelu") != "gelu":
-        raise DataError(f"{SOURCE}: hidden_act is not gelu, which alone the trainer has")
+    activation = fields.text("hidden_act", "gelu")
+    if activation not in _ACTIVATIONS:
+        raise DataError(f"{SOURCE}: hidden_act is {activation!r:.80}; the trainer has {', '.join(_ACTIVATIONS)}")
     return [
+        *_ACTIVATIONS[activation],
         *("--model-type", "bert", "--num-layers", str(fields.whole("num_hidden_layers"))),
         *("--hidden-size", str(fields.whole("hidden_size"))),
         *("--num-attention-heads", str(fields.whole("num_attention_heads"))),

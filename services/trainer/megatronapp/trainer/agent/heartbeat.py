@@ -106,6 +106,7 @@ def _frontier(entry: Any, names: SpanNames) -> trace_pb2.Frontier:
         peer=peer,
         sending=bool(entry["sending"]),
         open=_open(entry) if peer >= 0 else (),
+        open_count=int(entry["open"]) if peer >= 0 and entry["open"] >= layout.OPEN_MESSAGES else 0,
         elements=elements,
         data_type=called.data_type,
         root=called.root if called.root >= 0 else None,

@@ -28,11 +28,12 @@ def in_words(dump: dict[str, Any]) -> str:
         for entry in filter(incomplete, entries):
             waiting[str(entry["process_group"][0])].append(entry)
         lines = [line for of in list(waiting.values())[:TOLD_GROUPS] for line in _of_group(of, dump["pg_config"])]
+        lines = lines or [_nothing(entries)]
     except _NONSENSE as error:
         raise DataError(f"not a flight-recorder dump that can be understood: {error!r}") from error
     if len(waiting) > TOLD_GROUPS:
         lines.append(f"and operations of {len(waiting) - TOLD_GROUPS} more groups")
-    return "\n".join(lines) or _nothing(entries)
+    return "\n".join(lines)
 
 
 def _of_group(waiting: list[dict[str, Any]], groups: dict[str, Any]) -> list[str]:

@@ -67,7 +67,8 @@ def _parser() -> Parser:
     back = directions.add_parser("core-to-hf", allow_abbrev=False, help="a checkpoint of the trainer to safetensors")
     _add_common(back, "a run's checkpoints, or one of them", "folder of the Hugging Face model, which must not exist")
     back.add_argument("--max-shard-size", type=_bytes, default="5GB", help="of one file (default %(default)s)")
-    back.add_argument("--model-type", help="llama, mistral, qwen2, qwen3 or gpt2; default: the first that fits")
+    names = "llama, mistral, qwen2, qwen3, gpt2, megatron-bert, t5 or mt5"
+    back.add_argument("--model-type", help=f"{names}; default: the first that fits")
     return parser
 
 
@@ -78,7 +79,7 @@ def _add_there(parser: argparse.ArgumentParser, source: str, tokenizer: str) -> 
         parser.add_argument(f"--target-{axis}-model-parallel-size", type=_count, default=1, help=text)
     parser.add_argument("--tokenizer-type", choices=TOKENIZER_TYPES, help=f"default: {tokenizer}")
     parser.add_argument("--tokenizer-model", help=f"the tokenizer's file; default: {tokenizer}")
-    parser.add_argument("--vocab-file", help="likewise, of GPT2BPETokenizer")
+    parser.add_argument("--vocab-file", help="likewise, of GPT2BPETokenizer and of BertWordPieceLowerCase")
     parser.add_argument("--merge-file", help="likewise")
 
 

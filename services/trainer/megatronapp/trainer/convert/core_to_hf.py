@@ -51,8 +51,6 @@ class Checkpoint:
                 "family of Hugging Face has it"
             )
         config = recipe.to_config()
-        if config.model.model_type != "gpt":
-            raise UsageError(f"{folder} is of a {config.model.model_type}: only GPTs are converted")
         family = _family(folder, config, options)
         stored = StoredWeights(folder)
         if EMBEDDING not in stored.tensors:

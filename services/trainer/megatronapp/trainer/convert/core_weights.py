@@ -50,11 +50,11 @@ def _attention(model: ModelConfig, sizes: Sizes, layer: int) -> Iterator[CoreWei
 
 
 def _mlp(model: ModelConfig, sizes: Sizes, layer: int) -> Iterator[CoreWeight]:
-    here, inner = f"{LAYERS}mlp.", sizes.ffn * (2 if model.swiglu else 1)
+    here, inner = f"{LAYERS}mlp.", sizes.ffn * (2 if model.gated else 1)
     yield from _norm(f"{here}linear_fc1.layer_norm_", model, sizes.hidden, layer)
-    yield CoreWeight(f"{here}linear_fc1.weight", layer, (inner, sizes.hidden), 0, model.swiglu)
+    yield CoreWeight(f"{here}linear_fc1.weight", layer, (inner, sizes.hidden), 0, model.gated)
     if not model.disable_bias_linear:
-        yield CoreWeight(f"{here}linear_fc1.bias", layer, (inner,), 0, model.swiglu)
+        yield CoreWeight(f"{here}linear_fc1.bias", layer, (inner,), 0, model.gated)
     yield CoreWeight(f"{here}linear_fc2.weight", layer, (sizes.hidden, sizes.ffn), 1)
     if not model.disable_bias_linear:
         yield CoreWeight(f"{here}linear_fc2.bias", layer, (sizes.hidden,))

@@ -10,6 +10,8 @@ from megatronapp.trainer.convert.family import Family
 from megatronapp.trainer.convert.fields import Fields
 from megatronapp.trainer.convert.gpt2 import Gpt2
 from megatronapp.trainer.convert.llama import LlamaLike
+from megatronapp.trainer.convert.megatron_bert import MegatronBert
+from megatronapp.trainer.convert.t5 import T5
 
 FAMILIES: Sequence[Family] = (
     LlamaLike("llama", "LlamaForCausalLM"),
@@ -17,6 +19,9 @@ FAMILIES: Sequence[Family] = (
     LlamaLike("qwen2", "Qwen2ForCausalLM", bias="qkv", has_window=True),
     LlamaLike("qwen3", "Qwen3ForCausalLM", qk_norm=True, has_window=True),
     Gpt2(),
+    MegatronBert(),
+    T5("t5", "T5ForConditionalGeneration", tied_by_default=True),
+    T5("mt5", "MT5ForConditionalGeneration", tied_by_default=False),
 )
 NAMES = [family.name for family in FAMILIES]
 

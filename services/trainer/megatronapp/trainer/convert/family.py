@@ -14,8 +14,8 @@ from megatronapp.trainer.convert.fields import Fields
 from megatronapp.trainer.models.sizes import ffn_hidden_size
 
 Tensors = Sequence[torch.Tensor]
-LAYERS = "decoder.layers."
-"""Begins the keys of tensors that a checkpoint stacks over all layers, the layer being the first axis."""
+LAYERS, ENCODER_LAYERS = "decoder.layers.", "encoder.layers."
+"""Begin the keys of tensors that a checkpoint stacks over all layers, the layer being the first axis."""
 
 
 def _single(tensors: Tensors) -> torch.Tensor:
@@ -29,7 +29,8 @@ def _alone(tensor: torch.Tensor) -> Tensors:
 @dataclass(frozen=True)
 class Weight:
     """A tensor of the trainer's checkpoint, of one layer where it is stacked, and the tensors of Hugging Face that it
-    is made of. `shape` is without the axis of layers; `sources`: names and shapes."""
+    is made of. `shape` is without the axis of layers; `sources`: names and shapes; `also`: keys under which the
+    checkpoint has the same tensor once more."""
 
     key: str
     layer: int | None
@@ -37,6 +38,7 @@ class Weight:
     sources: Mapping[str, tuple[int, ...]]
     join: Callable[[Tensors], torch.Tensor] = _single
     split: Callable[[torch.Tensor], Tensors] = _alone
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ class Family(Protocol):
         ...
 
     @property
+    def tied(self) -> frozenset[str]:
+        """Names of tensors that files may hold though they are other ones' copies in a tied model."""
+        ...
+
+    @property
     def prefix(self) -> str:
         """Begins the names of all tensors but those of the head."""
         ...
@@ -101,6 +108,43 @@ class Family(Protocol):
         ...
 
 
+def plain(key: str, source: str, shape: tuple[int, ...], layer: int | None = None) -> Weight:
+    """The same on both sides."""
+    return Weight(key, layer, shape, {source: shape})
+
+
+def affine(key: str, source: str, shape: tuple[int, ...], layer: int | None = None) -> Iterator[Weight]:
+    """A weight of that shape and the bias of its first axis. `key`, `source`: up to there."""
+    yield plain(f"{key}weight", f"{source}weight", shape, layer)
+    yield plain(f"{key}bias", f"{source}bias", shape[:1], layer)
+
+
+def qkv(key: str, layer: int, sources: Sequence[str], rest: tuple[int, ...], sizes: Sizes) -> Weight:
+    """Queries, keys and values, or keys and values, which are tensors of their own there. `rest`: the other axes."""
+    heads = (sizes.heads, sizes.groups, sizes.groups)[-len(sources) :]
+    lengths = [each * sizes.width for each in heads]
+    return Weight(
+        key=key,
+        layer=layer,
+        shape=(sum(lengths), *rest),
+        sources={source: (length, *rest) for source, length in zip(sources, lengths, strict=True)},
+        join=join_qkv(sizes),
+        split=split_qkv(sizes, with_queries=len(sources) == len("qkv")),
+    )
+
+
+def gated(key: str, layer: int, sources: Sequence[str], rest: tuple[int, ...], sizes: Sizes) -> Weight:
+    """The MLP's two first layers, of which the first is activated."""
+    return Weight(
+        key=key,
+        layer=layer,
+        shape=(2 * sizes.ffn, *rest),
+        sources=dict.fromkeys(sources, (sizes.ffn, *rest)),
+        join=lambda tensors: torch.cat(list(tensors)),
+        split=lambda tensor: tensor.chunk(2),
+    )
+
+
 def join_qkv(sizes: Sizes) -> Callable[[Tensors], torch.Tensor]:
     """Queries, keys and values as megatron-core has them: group by group, its queries, then its key and its value."""
 
@@ -112,12 +156,12 @@ def join_qkv(sizes: Sizes) -> Callable[[Tensors], torch.Tensor]:
     return join
 
 
-def split_qkv(sizes: Sizes) -> Callable[[torch.Tensor], Tensors]:
-    queries = sizes.heads // sizes.groups * sizes.width
+def split_qkv(sizes: Sizes, *, with_queries: bool = True) -> Callable[[torch.Tensor], Tensors]:
+    queries = [sizes.heads // sizes.groups * sizes.width] if with_queries else []
 
     def split(tensor: torch.Tensor) -> Tensors:
         rest = tensor.shape[1:]
         grouped = tensor.reshape(sizes.groups, -1, *rest)
-        return [part.reshape(-1, *rest) for part in grouped.split([queries, sizes.width, sizes.width], 1)]
+        return [part.reshape(-1, *rest) for part in grouped.split([*queries, sizes.width, sizes.width], 1)]
 
     return split

@@ -23,16 +23,18 @@ class Gpt2:
     name: str = "gpt2"
     prefix: str = "transformer."
     passed_over = re.compile(r"\.attn\.(bias|masked_bias)$")
+    tied = frozenset({"lm_head.weight"})
 
     def matches(self, model: ModelConfig) -> bool:
         return (
             model.model_type == "gpt"
             and model.position_embedding_type == "learned_absolute"
             and model.normalization == "LayerNorm"
-            and not (model.swiglu or model.disable_bias_linear or model.qk_layernorm or model.group_query_attention)
+            and model.activation.startswith("gelu")
+            and not (model.gated or model.disable_bias_linear or model.qk_layernorm or model.group_query_attention)
             and model.kv_channels in (None, model.hidden_size // model.num_attention_heads)
             and model.num_experts is None
-            and not model.window_size
+            and not (model.window_size or model.softmax_scale)
         )
 
     def flags(self, config: Fields) -> list[str]:
@@ -72,7 +74,7 @@ class Gpt2:
             "n_inner": sizes.ffn,
             "n_positions": sizes.positions,
             "vocab_size": sizes.rows,
-            "activation_function": "gelu_new" if model.openai_gelu else "gelu",
+            "activation_function": "gelu_new" if model.activation == "gelu_tanh" else "gelu",
             "layer_norm_epsilon": model.norm_epsilon,
             "initializer_range": model.init_method_std,
             "attn_pdrop": model.attention_dropout,

@@ -54,8 +54,8 @@ class Model:
 def convert(options: Options) -> None:
     """Raises MegatronAppError; then there is nothing at the target."""
     model = Model.read(options)
-    by_place = {(weight.key, weight.layer): weight for weight in model.weights}
-    entries = [torch_dist.Entry(each.key, each.layer, each.shape, model.dtype) for each in model.weights]
+    by_place = {(key, weight.layer): weight for weight in model.weights for key in (weight.key, *weight.also)}
+    entries = [torch_dist.Entry(key, layer, weight.shape, model.dtype) for (key, layer), weight in by_place.items()]
 
     def tensor_of(block: torch_dist.Block) -> torch.Tensor:
         weight = by_place[block.entry.key, block.entry.layer]
@@ -84,7 +84,7 @@ def _check(folder: TensorFolder, weights: Iterable[Weight], family: Family) -> N
             if stored.shape != shape:
                 raise DataError(f"{stored.file}: {name} has the shape {stored.shape}; {CONFIG} asks for {shape}")
             left.discard(name)
-    left.discard("lm_head.weight")  # tied to the embedding, where it is no weight of its own
+    left -= family.tied
     if left:
         raise DataError(
             f"{folder.folder} holds {min(left)!r:.200}, which no {family.name} has ({len(left)} such tensors)"

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from megatronapp.core.errors import DataError
 from megatronapp.trainer.config import ModelConfig, TrainerConfig
-from megatronapp.trainer.convert.family import LAYERS, Sizes, Weight, join_qkv, split_qkv
+from megatronapp.trainer.convert.family import LAYERS, Sizes, Weight, gated, plain, qkv
 from megatronapp.trainer.convert.fields import Fields
 
 SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -31,9 +29,11 @@ class LlamaLike:
     has_window: bool = False
     prefix: str = "model."
     passed_over = re.compile(r"(^|\.)rotary_emb\.inv_freq$")
+    tied = frozenset({"lm_head.weight"})
 
     def matches(self, model: ModelConfig) -> bool:
         alike = model.model_type == "gpt" and model.num_experts is None and not model.window_size
+        alike = alike and not model.softmax_scale
         alike = alike and model.position_embedding_type == "rope" and model.normalization == "RMSNorm" and model.swiglu
         bias_fits = _bias_of(model) == self.bias or (self.name == "llama" and _bias_of(model) == "all")
         return alike and bias_fits and model.qk_layernorm == self.qk_norm
@@ -125,73 +125,42 @@ class LlamaLike:
 
     def weights(self, model: ModelConfig, sizes: Sizes) -> Iterator[Weight]:
         table = (sizes.rows, sizes.hidden)
-        yield _plain("embedding.word_embeddings.weight", "model.embed_tokens.weight", table)
+        yield plain("embedding.word_embeddings.weight", "model.embed_tokens.weight", table)
         for layer in range(sizes.layers):
             yield from self._layer(model, sizes, layer)
-        yield _plain("decoder.final_layernorm.weight", "model.norm.weight", (sizes.hidden,))
+        yield plain("decoder.final_layernorm.weight", "model.norm.weight", (sizes.hidden,))
         if model.untie_embeddings_and_output_weights:
-            yield _plain("output_layer.weight", "lm_head.weight", table)
+            yield plain("output_layer.weight", "lm_head.weight", table)
 
     def _layer(self, model: ModelConfig, sizes: Sizes, layer: int) -> Iterator[Weight]:
         there, bias = f"model.layers.{layer}.", _bias_of(model)
         here, hidden = f"{LAYERS}self_attention.", sizes.hidden
-        yield _plain(f"{here}linear_qkv.layer_norm_weight", f"{there}input_layernorm.weight", (hidden,), layer)
-        yield _qkv(f"{there}self_attn.", "weight", (hidden,), sizes, layer)
-        if bias != "none":
-            yield _qkv(f"{there}self_attn.", "bias", (), sizes, layer)
+        yield plain(f"{here}linear_qkv.layer_norm_weight", f"{there}input_layernorm.weight", (hidden,), layer)
+        for kind, rest in {"weight": (hidden,), **({} if bias == "none" else {"bias": ()})}.items():
+            sources = [f"{there}self_attn.{each}_proj.{kind}" for each in "qkv"]
+            yield qkv(f"{here}linear_qkv.{kind}", layer, sources, rest, sizes)
         if self.qk_norm:
             for each in "qk":
                 source = f"{there}self_attn.{each}_norm.weight"
-                yield _plain(f"{here}{each}_layernorm.weight", source, (sizes.width,), layer)
+                yield plain(f"{here}{each}_layernorm.weight", source, (sizes.width,), layer)
         output = f"{there}self_attn.o_proj."
-        yield _plain(f"{here}linear_proj.weight", f"{output}weight", (hidden, sizes.heads * sizes.width), layer)
+        yield plain(f"{here}linear_proj.weight", f"{output}weight", (hidden, sizes.heads * sizes.width), layer)
         if bias == "all":
-            yield _plain(f"{here}linear_proj.bias", f"{output}bias", (hidden,), layer)
+            yield plain(f"{here}linear_proj.bias", f"{output}bias", (hidden,), layer)
         yield from _mlp(there, sizes, layer, with_bias=bias == "all")
 
 
 def _mlp(there: str, sizes: Sizes, layer: int, *, with_bias: bool) -> Iterator[Weight]:
     here, hidden = f"{LAYERS}mlp.", sizes.hidden
     norm = f"{there}post_attention_layernorm.weight"
-    yield _plain(f"{here}linear_fc1.layer_norm_weight", norm, (hidden,), layer)
+    yield plain(f"{here}linear_fc1.layer_norm_weight", norm, (hidden,), layer)
     down = f"{there}mlp.down_proj."
-    yield _gated(f"{there}mlp.", "weight", (hidden,), sizes, layer)
+    for kind, rest in {"weight": (hidden,), **({"bias": ()} if with_bias else {})}.items():
+        sources = [f"{there}mlp.{each}_proj.{kind}" for each in ("gate", "up")]
+        yield gated(f"{here}linear_fc1.{kind}", layer, sources, rest, sizes)
+    yield plain(f"{here}linear_fc2.weight", f"{down}weight", (hidden, sizes.ffn), layer)
     if with_bias:
-        yield _gated(f"{there}mlp.", "bias", (), sizes, layer)
-    yield _plain(f"{here}linear_fc2.weight", f"{down}weight", (hidden, sizes.ffn), layer)
-    if with_bias:
-        yield _plain(f"{here}linear_fc2.bias", f"{down}bias", (hidden,), layer)
-
-
-def _plain(key: str, source: str, shape: tuple[int, ...], layer: int | None = None) -> Weight:
-    return Weight(key, layer, shape, {source: shape})
-
-
-def _qkv(there: str, kind: str, rest: tuple[int, ...], sizes: Sizes, layer: int) -> Weight:
-    queries, keys = sizes.heads * sizes.width, sizes.groups * sizes.width
-    return Weight(
-        key=f"{LAYERS}self_attention.linear_qkv.{kind}",
-        layer=layer,
-        shape=(queries + 2 * keys, *rest),
-        sources={
-            f"{there}q_proj.{kind}": (queries, *rest),
-            f"{there}k_proj.{kind}": (keys, *rest),
-            f"{there}v_proj.{kind}": (keys, *rest),
-        },
-        join=join_qkv(sizes),
-        split=split_qkv(sizes),
-    )
-
-
-def _gated(there: str, kind: str, rest: tuple[int, ...], sizes: Sizes, layer: int) -> Weight:
-    return Weight(
-        key=f"{LAYERS}mlp.linear_fc1.{kind}",
-        layer=layer,
-        shape=(2 * sizes.ffn, *rest),
-        sources={f"{there}gate_proj.{kind}": (sizes.ffn, *rest), f"{there}up_proj.{kind}": (sizes.ffn, *rest)},
-        join=lambda tensors: torch.cat(list(tensors)),
-        split=lambda tensor: tensor.chunk(2),
-    )
+        yield plain(f"{here}linear_fc2.bias", f"{down}bias", (hidden,), layer)
 
 
 def _bias_of(model: ModelConfig) -> Bias:

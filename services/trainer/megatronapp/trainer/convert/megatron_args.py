@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from megatronapp.core.errors import DataError, UsageError
-from megatronapp.trainer.config import ModelConfig, flag_name
+from megatronapp.trainer.config import ModelConfig
+from megatronapp.trainer.config_fields import flag_name
 from megatronapp.trainer.convert.tokenizer_files import type_of
 
 _REFUSED = {
     "num_experts": "experts",
     "multi_latent_attention": "latent attention",
-    "squared_relu": "squared ReLU",
     "quick_geglu": "quick GEGLU",
     "apply_layernorm_1p": "norms that add 1 to their weight",
     "apply_residual_connection_post_layernorm": "residuals behind the norm",
@@ -58,7 +58,8 @@ def model_flags(arguments: Mapping[str, Any], source: Path) -> list[str]:
 def _has_tanh_gelu(arguments: Mapping[str, Any]) -> bool:
     """Megatron-LM's fusion of bias and GELU, which is on unless turned off, is GELU's tanh form."""
     fused = arguments.get("bias_gelu_fusion", False) and arguments.get("add_bias_linear", True)
-    return not arguments.get("swiglu") and bool(arguments.get("openai_gelu") or fused)
+    other = arguments.get("swiglu") or arguments.get("squared_relu")
+    return not other and bool(arguments.get("openai_gelu") or fused)
 
 
 def _flag(name: str, value: Any) -> list[str]:

@@ -18,11 +18,13 @@ from megatronapp.trainer.convert import output_folder
 from megatronapp.trainer.convert.arguments import Options
 from megatronapp.trainer.data import Tokenizer, build_tokenizer
 from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.models import family_of
 from megatronapp.trainer.recipe import RunRecipe
 
 STEP = 0
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _PRECISION: dict[torch.dtype, list[str]] = {torch.float32: [], torch.bfloat16: ["--bf16"], torch.float16: ["--fp16"]}
+_NUMBERS = ("vocab_size", "vocab_extra_ids")
 _OF_NO_RUN = ("--micro-batch-size", "1", "--train-iters", "1", "--lr", "0")
 """Flags that every run must give, and that a run which goes on from here gives anew."""
 
@@ -39,7 +41,7 @@ def settings(
         tensor_model_parallel_size=options.tensor,
         pipeline_model_parallel_size=options.pipeline,
     )
-    named: dict[str, Any] = {name: int(v) if name == "vocab_size" else v for name, v in tokens.items()}
+    named: dict[str, Any] = {name: int(v) if name in _NUMBERS else v for name, v in tokens.items()}
     return replace(config, parallel=parallel, data=dataclasses.replace(config.data, **named))
 
 
@@ -80,7 +82,8 @@ def write(
         partial = folder / f".{final.name}.partial"
         checkpoint_folder.prepare(claim, partial)
         try:
-            torch_dist.write(partial, entries, config.model.num_layers, tensor_of, _common(cut))
+            depths = family_of(config.model).depths(config.model)
+            torch_dist.write(partial, entries, depths, tensor_of, _common(cut))
         except torch.distributed.checkpoint.api.CheckpointException as error:
             raise UnavailableError(f"the checkpoint could not be written: {error}") from error
         keep(partial)

@@ -3,7 +3,6 @@ tensors are put together again. A file builds tensors, numbers and the named typ
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatronapp.core.errors import DataError
 from megatronapp.trainer.convert.core_weights import CoreWeight
 from megatronapp.trainer.convert.family import LAYERS
+from megatronapp.trainer.torch_dist import TORN
 
 NAMES = ("model_optim_rng.pt", "model_rng.pt")
 OLDEST = 2.0
@@ -38,7 +38,6 @@ _RENAMED = (
 )
 """Of Megatron-LM's own older layers, and of those of megatron-core without Transformer Engine, to its keys with it."""
 _PASSED_OVER = re.compile(r"_extra_state|inv_freq$|^(module\.)?word_embeddings(_for_head)?\.")
-_BROKEN = (OSError, RuntimeError, ValueError, EOFError, LookupError, AttributeError, TypeError, pickle.UnpicklingError)
 
 
 def load_file(file: Path) -> Mapping[str, Any]:
@@ -46,7 +45,7 @@ def load_file(file: Path) -> Mapping[str, Any]:
     try:
         with torch.serialization.safe_globals([*SAFE_GLOBALS, AttnMaskType]):
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except _BROKEN as error:
+    except TORN as error:
         reason = " ".join(str(error).split())
         raise DataError(
             f"{file} can't be read: it is torn, or holds more than tensors and settings ({reason:.200})"

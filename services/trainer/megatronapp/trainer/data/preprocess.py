@@ -71,7 +71,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help="tokenizer.json of HuggingFaceTokenizer, tokenizer.model of SentencePiece or Llama 3",
     )
     parser.add_argument("--vocab-size", type=int, help="number of token ids of NullTokenizer")
-    parser.add_argument("--vocab-extra-ids", type=int, default=0, help="tokens of no word added to vocab.txt")
+    parser.add_argument("--vocab-extra-ids", type=int, default=0, help="tokens of no word, as in training")
     parser.add_argument("--split-sentences", action="store_true", help="a sequence for each sentence, as BERT needs")
     parser.add_argument("--append-eod", action="store_true", help="end every document with the end-of-document token")
     parser.add_argument("--workers", type=int, default=1, help="processes that tokenize (default: 1)")

@@ -6,7 +6,6 @@ tokenizer in the key of a cached index.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -25,14 +24,13 @@ from megatronapp.core.errors import ConfigError, DataError, UsageError
 from megatronapp.trainer.config import DataConfig
 from megatronapp.trainer.data import tiktoken_file
 from megatronapp.trainer.data.chat import rendered
+from megatronapp.trainer.data.token_files import HALF, NO_TEMPLATE, identity, line_of, must_exist, sha256_of
 
 END_OF_DOCUMENT = "<|endoftext|>"
 END_OF_DOCUMENT_NAMES = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "[SEP]")
 """How tokenizer files spell the end of a document, tried in this order when no tokenizer_config.json says it."""
 
 
-_HALF = "the text has half a character in it (a surrogate without its other one)"
-NO_TEMPLATE = "this tokenizer has no chat template: ask without chat"
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """What a vocab.txt must have."""
 SETTINGS = "tokenizer_config.json"
@@ -42,6 +40,7 @@ FILE_FLAGS = {
     "merges.txt": "merge_file",
     "tokenizer.json": "tokenizer_model",
     "tokenizer.model": "tokenizer_model",
+    "spiece.model": "tokenizer_model",
 }
 """The files that a tokenizer is read from, and which setting gives each one's path."""
 
@@ -78,10 +77,6 @@ class Tokenizer(Protocol):
         ...
 
 
-def _identity(kind: str, *options: object) -> OrderedDict[str, Any]:
-    return OrderedDict([("class", kind), ("options", [str(option) for option in options])])
-
-
 class ByteTokenizer:
     """One token a byte of UTF-8, and one that ends a document."""
 
@@ -91,13 +86,13 @@ class ByteTokenizer:
     files: Mapping[str, bytes] = MappingProxyType({})
 
     def __init__(self) -> None:
-        self.unique_identifiers = _identity("ByteTokenizer")
+        self.unique_identifiers = identity("ByteTokenizer")
 
     def tokenize(self, text: str) -> list[int]:
         try:
             return list(text.encode())
         except UnicodeEncodeError as error:
-            raise DataError(_HALF) from error
+            raise DataError(HALF) from error
 
     def detokenize(self, ids: Sequence[int]) -> str:
         return bytes(token for token in ids if token != self.eod).decode(errors="replace")
@@ -120,7 +115,7 @@ class NullTokenizer:
             raise UsageError("NullTokenizer needs --vocab-size, the number of token ids that the text uses")
         self.eod = self.bos = size
         self.vocab_size = size + 1
-        self.unique_identifiers = _identity("NullTokenizer", size)
+        self.unique_identifiers = identity("NullTokenizer", size)
 
     def tokenize(self, text: str) -> list[int]:
         """Raises DataError on a word that is no id of the vocabulary."""
@@ -151,7 +146,7 @@ class _FastTokenizer:
         self.eod = eod
         self.bos = bos
         self.files = files
-        self.sha256 = _sha256([content for name, content in files.items() if name != SETTINGS])
+        self.sha256 = sha256_of([content for name, content in files.items() if name != SETTINGS])
         # Ids may have gaps, so the count of entries is not enough: a model must have room for the largest id.
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
 
@@ -162,7 +157,9 @@ class _FastTokenizer:
         try:
             ids: list[int] = self._backend.encode(text, **options).ids
         except TypeError as error:  # as the library takes no text in which half a character is
-            raise DataError(_HALF) from error
+            raise DataError(HALF) from error
+        except Exception as error:  # a word that the vocabulary lacks, where it has no token for such
+            raise DataError(f"the tokenizer can't split the text: {line_of(error)}") from error
         return ids
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -182,17 +179,17 @@ class GPT2BPETokenizer(_FastTokenizer):
 
     def __init__(self, vocab_file: Path, merge_file: Path) -> None:
         for path, flag in ((vocab_file, "--vocab-file"), (merge_file, "--merge-file")):
-            _must_exist(path, flag)
+            must_exist(path, flag)
         try:
             backend = ByteLevelBPETokenizer(str(vocab_file), str(merge_file))
         except Exception as error:
-            raise ConfigError(f"{vocab_file} and {merge_file} are no GPT-2 vocabulary: {_line(error)}") from error
+            raise ConfigError(f"{vocab_file} and {merge_file} are no GPT-2 vocabulary: {line_of(error)}") from error
         eod = backend.token_to_id(END_OF_DOCUMENT)
         if eod is None:
             raise ConfigError(f"{vocab_file} has no token {END_OF_DOCUMENT}, which ends a document")
         files = {"vocab.json": vocab_file.read_bytes(), "merges.txt": merge_file.read_bytes()}
         super().__init__(backend, eod, eod, files)
-        self.unique_identifiers = _identity("GPT2BPETokenizer", vocab_file, merge_file)
+        self.unique_identifiers = identity("GPT2BPETokenizer", vocab_file, merge_file)
 
 
 class HuggingFaceTokenizer(_FastTokenizer):
@@ -200,11 +197,11 @@ class HuggingFaceTokenizer(_FastTokenizer):
 
     def __init__(self, path: Path) -> None:
         file = path / "tokenizer.json" if path.is_dir() else path
-        _must_exist(file, "--tokenizer-model")
+        must_exist(file, "--tokenizer-model")
         try:
             backend = FastTokenizer.from_file(str(file))
         except Exception as error:
-            raise ConfigError(f"{file} is no tokenizer.json: {_line(error)}") from error
+            raise ConfigError(f"{file} is no tokenizer.json: {line_of(error)}") from error
         files = {"tokenizer.json": file.read_bytes()}
         settings = file.with_name(SETTINGS)
         if settings.is_file():
@@ -213,61 +210,19 @@ class HuggingFaceTokenizer(_FastTokenizer):
         eod = _end_of_document(backend, file, declared.get("eos_token"))
         begins = backend.token_to_id(declared["bos_token"]) if "bos_token" in declared else None
         super().__init__(backend, eod, eod if begins is None else begins, files)
-        self.unique_identifiers = _identity("HuggingFaceTokenizer", file)
-
-
-class SentencePieceTokenizer:
-    """A SentencePiece tokenizer.model. `begins`: each text begins with the token for it, as with Llama's."""
-
-    def __init__(self, file: Path, *, begins: bool) -> None:
-        from sentencepiece import SentencePieceProcessor
-
-        _must_exist(file, "--tokenizer-model")
-        self._processor = SentencePieceProcessor()
-        content = file.read_bytes()
-        try:
-            self._processor.LoadFromSerializedProto(content)
-        except (RuntimeError, ValueError) as error:
-            raise ConfigError(f"{file} is no SentencePiece model: {_line(error)}") from error
-        self._begins = begins
-        self.vocab_size: int = self._processor.vocab_size()
-        self.eod: int = self._processor.eos_id()
-        if self.eod < 0:
-            raise ConfigError(f"{file} has no token that ends a document")
-        bos: int = self._processor.bos_id()
-        self.bos = self.eod if bos < 0 else bos
-        self.files: Mapping[str, bytes] = {"tokenizer.model": content}
-        self.sha256 = _sha256([content])
-        self.unique_identifiers = _identity("SentencePieceTokenizer", file, begins)
-
-    def tokenize(self, text: str) -> list[int]:
-        try:
-            ids: list[int] = self._processor.encode(text)
-        except (UnicodeEncodeError, TypeError, RuntimeError) as error:
-            raise DataError(_HALF) from error
-        return [self.bos, *ids] if self._begins else ids
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        text: str = self._processor.decode(list(ids))
-        return text
-
-    def piece(self, token: int) -> str:
-        return str(self._processor.id_to_piece(token))
-
-    def chat(self, said: str) -> list[int]:
-        raise UsageError(NO_TEMPLATE)
+        self.unique_identifiers = identity("HuggingFaceTokenizer", file)
 
 
 class TikTokenizer(_FastTokenizer):
     """Llama 3's tokenizer.model. Special tokens written in a text are text."""
 
     def __init__(self, file: Path) -> None:
-        _must_exist(file, "--tokenizer-model")
+        must_exist(file, "--tokenizer-model")
         content = file.read_bytes()
         backend = tiktoken_file.backend(content, file)
         eod, bos = (backend.token_to_id(name) for name in (tiktoken_file.END, tiktoken_file.BEGIN))
         super().__init__(backend, eod, bos, {"tokenizer.model": content})
-        self.unique_identifiers = _identity("TikTokenizer", file)
+        self.unique_identifiers = identity("TikTokenizer", file)
 
 
 class BertWordPieceTokenizer(_FastTokenizer):
@@ -292,12 +247,12 @@ class BertWordPieceTokenizer(_FastTokenizer):
         self.additional_special_tokens_ids = [ids[token] for token in extra]
         self.inv_vocab = {number: token for token, number in ids.items()}
         super().__init__(backend, self.sep, ids["[BOS]"], {"vocab.txt": vocab_file.read_bytes()})
-        self.unique_identifiers = _identity("BertWordPieceTokenizer", vocab_file, lowercase, extra_ids)
+        self.unique_identifiers = identity("BertWordPieceTokenizer", vocab_file, lowercase, extra_ids)
 
 
 def _word_pieces(vocab_file: Path) -> dict[str, int]:
     """By piece its id, which is its line. Raises ConfigError."""
-    _must_exist(vocab_file, "--vocab-file")
+    must_exist(vocab_file, "--vocab-file")
     try:
         pieces = vocab_file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -306,24 +261,6 @@ def _word_pieces(vocab_file: Path) -> dict[str, int]:
     if len(ids) < len(pieces):
         raise ConfigError(f"--vocab-file {vocab_file} has a piece twice: give the vocab.txt of a BERT")
     return ids
-
-
-def _sha256(contents: Sequence[bytes]) -> str:
-    """Of the files' contents in this order, each one's length before it."""
-    digest = hashlib.sha256()
-    for content in contents:
-        digest.update(f"{len(content)}\n".encode() + content)
-    return digest.hexdigest()
-
-
-def _line(error: Exception) -> str:
-    """What a library says may repeat a file's words, and its line breaks."""
-    return " ".join(str(error).split())[:300]
-
-
-def _must_exist(path: Path, flag: str) -> None:
-    if not path.is_file():
-        raise ConfigError(f"{flag} {path}: there is no such file")
 
 
 def _declared(settings: bytes) -> dict[str, str]:
@@ -369,8 +306,12 @@ def make_tokenizer(
         case "HuggingFaceTokenizer":
             return HuggingFaceTokenizer(_path(tokenizer_type, tokenizer_model, "a tokenizer.json"))
         case "SentencePieceTokenizer" | "Llama2Tokenizer":
+            from megatronapp.trainer.data import sentence_pieces
+
             file = _path(tokenizer_type, tokenizer_model, "a tokenizer.model")
-            return SentencePieceTokenizer(file, begins=tokenizer_type == "Llama2Tokenizer")
+            if tokenizer_type == "SentencePieceTokenizer" and vocab_extra_ids:
+                return sentence_pieces.T5Tokenizer(file, vocab_extra_ids)
+            return sentence_pieces.SentencePieceTokenizer(file, begins=tokenizer_type == "Llama2Tokenizer")
         case "TikTokenizer":
             return TikTokenizer(_path(tokenizer_type, tokenizer_model, "Llama 3's tokenizer.model"))
         case "BertWordPieceLowerCase" | "BertWordPieceCase":

@@ -19,6 +19,8 @@ def check_attention(config: TrainerConfig) -> None:
     _check_window(config)
     _check_documents(config)
     model, backend = config.model, config.model.attention_backend
+    if model.softmax_scale == 0:
+        raise UsageError("--softmax-scale 0 leaves nothing of the scores: give more, or leave it out")
     if model.position_embedding_type == "relative":
         _check_relative(config)
     elif model.model_type != "gpt" and (flag := _beyond_local(config)):

@@ -42,7 +42,7 @@ def options(config: TrainerConfig) -> dict[str, Any]:
     check_fusions(config)
     taken = chosen(config)
     return {
-        "bias_activation_fusion": bool(taken & {"bias-gelu", "bias-swiglu"}),
+        "bias_activation_fusion": bool(taken & {"bias-gelu", "bias-geglu", "bias-swiglu"}),
         "bias_dropout_fusion": "bias-dropout" in taken,
         "cross_entropy_loss_fusion": "cross-entropy" in taken,
         "masked_softmax_fusion": "masked-softmax" in taken,
@@ -51,11 +51,24 @@ def options(config: TrainerConfig) -> dict[str, Any]:
     }
 
 
+_TANH_FORM = "computes GELU in its tanh form: give --openai-gelu with it"
+
+
 def _bias_gelu(config: TrainerConfig) -> str:
     model = config.model
-    if model.swiglu or model.disable_bias_linear or model.num_experts is not None:
-        return "is of a GELU behind a bias: leave --swiglu, --disable-bias-linear and --num-experts out, or it"
-    return "" if model.openai_gelu else "computes GELU in its tanh form: give --openai-gelu with it"
+    if model.gated or model.squared_relu or model.disable_bias_linear or model.num_experts is not None:
+        return (
+            "is of a GELU behind a bias, without a gate: leave --swiglu, --geglu, --squared-relu, "
+            "--disable-bias-linear and --num-experts out, or it"
+        )
+    return "" if model.openai_gelu else _TANH_FORM
+
+
+def _bias_geglu(config: TrainerConfig) -> str:
+    model = config.model
+    if not model.geglu or model.num_experts is not None:
+        return "is of a GeGLU without experts: give --geglu and leave --num-experts out, or leave it out"
+    return "" if model.openai_gelu else _TANH_FORM
 
 
 def _bias_swiglu(config: TrainerConfig) -> str:
@@ -84,6 +97,7 @@ def _extension(module: str, origin: str) -> str:
 
 _REASONS: Mapping[str, Callable[[TrainerConfig], str]] = {
     "bias-gelu": _bias_gelu,
+    "bias-geglu": _bias_geglu,
     "bias-swiglu": _bias_swiglu,
     "bias-dropout": lambda _: "",
     "cross-entropy": _cross_entropy,

@@ -9,6 +9,7 @@ from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import ModelConfig, TrainerConfig
 from megatronapp.trainer.models.sizes import decoder_length
 
+_TOKENIZERS = {"bert": ("BertWordPiece",), "t5": ("BertWordPiece", "SentencePieceTokenizer")}
 SHORTEST_SEQUENCE = 8
 """Tokens of a sample with masked words."""
 
@@ -46,8 +47,10 @@ def _check_masked(config: TrainerConfig) -> None:
     family, data = f"--model-type {config.model.model_type}", config.data
     if data.mock_data:
         raise UsageError(f"{family} masks words of a text, which --mock-data has none of: give --data-path")
-    if not data.tokenizer_type.startswith("BertWordPiece"):
-        raise UsageError(f"{family} needs --tokenizer-type BertWordPieceLowerCase or BertWordPieceCase")
+    if not data.tokenizer_type.startswith(_TOKENIZERS[config.model.model_type]):
+        kinds = "BertWordPieceLowerCase or BertWordPieceCase"
+        kinds += ", or SentencePieceTokenizer" if config.model.model_type == "t5" else ""
+        raise UsageError(f"{family} needs --tokenizer-type {kinds}")
     if config.training.seq_length < SHORTEST_SEQUENCE:
         raise UsageError(f"--seq-length {config.training.seq_length} is too small: {family} needs {SHORTEST_SEQUENCE}")
     if not 0 < data.mask_prob < 1:

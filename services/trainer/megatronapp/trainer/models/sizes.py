@@ -9,7 +9,7 @@ def ffn_hidden_size(model: ModelConfig) -> int:
     """Megatron-LM's default: four times the hidden size; gated, two thirds of it in steps of 64."""
     if model.ffn_hidden_size is not None:
         return model.ffn_hidden_size
-    return int(model.hidden_size * 8 / 3 / 64) * 64 if model.swiglu else 4 * model.hidden_size
+    return int(model.hidden_size * 8 / 3 / 64) * 64 if model.gated else 4 * model.hidden_size
 
 
 def decoder_layers(model: ModelConfig) -> int:
@@ -30,11 +30,11 @@ def attention_parameters(model: ModelConfig) -> int:
 
 def mlp_parameters(model: ModelConfig) -> int:
     """Of one layer's, experts and router included."""
-    hidden, matrices = model.hidden_size, 3 if model.swiglu else 2
+    hidden, matrices = model.hidden_size, 3 if model.gated else 2
     if model.num_experts is None:
         return matrices * hidden * ffn_hidden_size(model)
     expert = matrices * hidden * (model.moe_ffn_hidden_size or ffn_hidden_size(model))
-    return model.num_experts * (expert + hidden)
+    return model.num_experts * (expert + hidden) + matrices * hidden * _shared(model)
 
 
 def embedding_parameters(model: ModelConfig, vocabulary: int, positions: int) -> int:
@@ -55,11 +55,16 @@ def score_flops(model: ModelConfig, pairs: float) -> float:
 
 
 def mlp_flops(model: ModelConfig, tokens: int) -> int:
-    """Of one forward pass of one layer's MLP, or of its experts that a token takes."""
+    """Of one forward pass of one layer's MLP, or of its experts that a token takes, shared ones included."""
     inner = ffn_hidden_size(model)
     if model.num_experts is not None:
-        inner = (model.moe_ffn_hidden_size or inner) * model.moe_router_topk
-    return 2 * tokens * model.hidden_size * inner * (3 if model.swiglu else 2)
+        inner = (model.moe_ffn_hidden_size or inner) * model.moe_router_topk + _shared(model)
+    return 2 * tokens * model.hidden_size * inner * (3 if model.gated else 2)
+
+
+def _shared(model: ModelConfig) -> int:
+    """Inner width of the experts that every token passes."""
+    return model.moe_shared_expert_intermediate_size or 0
 
 
 def _widths(model: ModelConfig) -> tuple[int, int]:

@@ -69,7 +69,7 @@ class DynamicSchedule:
         self._make_policy = make_policy
         self._agreement = agreement
         self._wgrad = wgrad
-        self._durations = Durations()
+        self.durations = Durations()
         self.ran: list[Operation] = []
         self.dispatch_seconds = 0.0
         self._groups = process_groups()
@@ -134,7 +134,7 @@ class DynamicSchedule:
             forward_step=forward_step_func,
             data=data_iterator if isinstance(data_iterator, list) else [data_iterator],
             shape=(sequence, micro_batch_size, config.hidden_size),
-            pace=Pace(_mark, self._durations) if next(chunks[0].parameters()).is_cuda else None,
+            pace=Pace(_mark, self.durations) if next(chunks[0].parameters()).is_cuda else None,
         )
 
     def _make_step(self, **parts: Any) -> Step:

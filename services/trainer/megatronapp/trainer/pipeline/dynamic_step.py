@@ -191,6 +191,8 @@ class Step:
         waited = time.perf_counter() - began
         if waited > max(LEAST_PATIENCE_SECONDS, PATIENCE * self._longest_seconds):
             raise TrainingError(f"stage {self.stage} has had nothing to run for {waited:.0f} s: {self._standing()}")
+        if waited > WAIT_SECONDS:
+            self.messages.idle()
 
     def _standing(self) -> str:
         lanes = ", ".join(f"{n} {kind.letter} of chunk {chunk}" for (kind, chunk), n in self._done.items())

@@ -3,26 +3,29 @@ does not wait for the choice.
 
 The host launches an operation while the one before it runs. Where it chose as soon as it could, when the one before
 that has ended, nothing that arrives meanwhile would be known to the choice: that costs a third to all of what choosing
-gains (`python -m bench.dispatch_ahead`). So it waits until the running operation is about to end. What that takes is
-what its lane usually takes, times how much longer than usual its microbatch has taken in the step's other operations,
-since sequences differ in length. Where that was wrong by much, it chooses earlier by as much; and it never waits beyond
-the operation's end.
+gains (`python -m bench.dispatch_ahead`). So it waits until the running operation ends as soon as the host can have
+launched the slowest of those that may follow: a device that overtakes its host would wait for each kernel of it. What
+the running one takes is what its lane usually takes, times how much longer than usual its microbatch has taken in the
+step's other operations, since sequences differ in length. Where that was wrong by much, it chooses earlier by as much;
+and it never waits beyond the operation's end. What is usual is the median of the newest: the first operations of a
+process take seconds.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
+from statistics import median
 from typing import NamedTuple, Protocol, Self
 
-from megatronapp.core.pipeline.choosing import LEAD_NS
+from megatronapp.core.pipeline.choosing import CHOOSING_NS
 from megatronapp.core.pipeline.operations import Kind, Operation
 
-LEAD_SECONDS = LEAD_NS / 1e9
+CHOOSING_SECONDS = CHOOSING_NS / 1e9
 POLL_SECONDS = 100e-6
-WEIGHT = 1 / 16
-"""Of the newest of a lane's operations, in what it usually takes."""
+NEWEST = 31
+"""Of a lane's operations, that tell what is usual."""
 
 Lane = tuple[Kind, int]
 
@@ -44,11 +47,25 @@ class Expected(NamedTuple):
     """By which operations of the lane usually differ from it."""
 
 
-class Durations:
-    """What a stage's operations take on its device, learnt over steps."""
+class Usual:
+    """The median of the newest."""
 
     def __init__(self) -> None:
-        self._usual: dict[Lane, Expected] = {}
+        self._newest: deque[float] = deque(maxlen=NEWEST)
+        self.seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._newest.append(seconds)
+        self.seconds = median(self._newest)
+
+
+class Durations:
+    """What a stage's operations take, on its device and to be launched, learnt over steps."""
+
+    def __init__(self) -> None:
+        self._usual: defaultdict[Lane, Usual] = defaultdict(Usual)
+        self._errors: defaultdict[Lane, Usual] = defaultdict(Usual)
+        self._launches: defaultdict[Lane, Usual] = defaultdict(Usual)
         self._of_microbatch: dict[int, tuple[float, float]] = {}
         """Seconds that its operations took in this step, and usually take."""
 
@@ -57,22 +74,33 @@ class Durations:
 
     def expected(self, operation: Operation) -> Expected | None:
         """None: nothing is known of the lane yet."""
-        usual = self._usual.get(operation[:2])
-        if usual is None:
+        lane = operation[:2]
+        if lane not in self._usual:
             return None
         taken, usually = self._of_microbatch.get(operation.microbatch, (0.0, 0.0))
-        return usual._replace(seconds=usual.seconds * (taken / usually if usually else 1.0))
+        seconds = self._usual[lane].seconds * (taken / usually if usually else 1.0)
+        return Expected(seconds, self._errors[lane].seconds)
 
     def observe(self, operation: Operation, seconds: float) -> None:
         lane, expected = operation[:2], self.expected(operation)
-        usual = self._usual.get(lane, Expected(seconds, 0.0))
-        error = abs(seconds - expected.seconds) if expected else 0.0
-        self._usual[lane] = Expected(
-            usual.seconds + (seconds - usual.seconds) * WEIGHT,
-            usual.error_seconds + (error - usual.error_seconds) * WEIGHT,
-        )
+        self._errors[lane].observe(abs(seconds - expected.seconds) if expected else 0.0)
+        usual = self._usual[lane].seconds or seconds
+        self._usual[lane].observe(seconds)
         taken, usually = self._of_microbatch.get(operation.microbatch, (0.0, 0.0))
-        self._of_microbatch[operation.microbatch] = taken + seconds, usually + usual.seconds
+        self._of_microbatch[operation.microbatch] = taken + seconds, usually + usual
+
+    def observe_launch(self, operation: Operation, seconds: float) -> None:
+        self._launches[operation[:2]].observe(seconds)
+
+    @property
+    def launches(self) -> dict[Lane, float]:
+        """Seconds of the host, by lane."""
+        return {lane: usual.seconds for lane, usual in self._launches.items()}
+
+    @property
+    def lead_seconds(self) -> float:
+        """How long before it is to begin an operation is to be chosen."""
+        return CHOOSING_SECONDS + max(self.launches.values(), default=0.0)
 
 
 class _Launched(NamedTuple):
@@ -100,6 +128,7 @@ class Pace:
     def launch(self, operation: Operation, run: Callable[[], None]) -> None:
         at_seconds, begin = self._clock(), self._mark()
         run()
+        self._durations.observe_launch(operation, self._clock() - at_seconds)
         self._launched.append(_Launched(operation, at_seconds, begin, self._mark()))
 
     def wait_until_one_is_left(self) -> None:
@@ -119,6 +148,6 @@ class Pace:
         if expected is None:
             return
         begun = max(self._newest_end, running.at_seconds)
-        until = begun + expected.seconds - expected.error_seconds - LEAD_SECONDS
+        until = begun + expected.seconds - expected.error_seconds - self._durations.lead_seconds
         while (left := until - self._clock()) > 0 and not running.end.query():
             self._sleep(min(left, POLL_SECONDS))

@@ -85,6 +85,9 @@ class Observer(Protocol):
     def ended(self, messages: Sequence[Message]) -> None:
         """It has waited. Messages that nobody waits for end without this call."""
 
+    def idling(self) -> None:
+        """The rank has nothing to do until one of those that it has posted comes, whichever it is."""
+
 
 class PipelineMessages:
     """One rank's messages to the stages before and after it, its peers in `group`, whom callers name by their rank in
@@ -134,6 +137,11 @@ class PipelineMessages:
             for observer in observers:
                 observer.posted(observed.messages, observed)
         return [together[id(handle)] for handle in handles]
+
+    def idle(self) -> None:
+        """Nothing can be run, and this has lasted."""
+        for observer in self.observers:
+            observer.idling()
 
     def chunk_of(self, message: Message) -> int:
         """The model chunk (virtual stage) of this rank that makes the tensor or takes it."""

@@ -6,7 +6,8 @@ import type { Lane, Span, SpanPart, StepSpans } from './spans'
 
 export const GUTTER = 148
 export const RULER = 30
-const LINE = 18
+/** Of a span, in pixels: lanes grow to fill the room within what reads well. */
+const LINE = { least: 18, most: 34 } as const
 const GAP = 8
 /** Below a lane's spans, where it has slots. */
 const SLOTS = 24
@@ -17,6 +18,8 @@ export interface LaneBox {
   readonly lane: Lane
   readonly y: number
   readonly height: number
+  /** How high one of its spans is. */
+  readonly line: number
 }
 
 export interface InsideScene {
@@ -36,11 +39,14 @@ export interface InsideScene {
   readonly slotsLabel: (most: number) => string
 }
 
-/** Lanes from the top, each as high as its spans nest. */
-export function stackLanes(lanes: readonly Lane[]): { readonly boxes: LaneBox[]; readonly height: number } {
+/** Lanes from the top, each as high as its spans nest, in `room` pixels where they fit. */
+export function stackLanes(lanes: readonly Lane[], room = 0): { readonly boxes: LaneBox[]; readonly height: number } {
+  const lines = lanes.reduce((sum, { depths }) => sum + depths, 0)
+  const fixed = lanes.reduce((sum, { slots }) => sum + GAP + (slots.length ? SLOTS : 0), 0)
+  const line = Math.min(LINE.most, Math.max(LINE.least, Math.floor((room - fixed) / Math.max(1, lines))))
   let y = 0
   const boxes = lanes.map((lane) => {
-    const box = { lane, y, height: lane.depths * LINE + (lane.slots.length ? SLOTS : 0) }
+    const box = { lane, y, line, height: lane.depths * line + (lane.slots.length ? SLOTS : 0) }
     y += box.height + GAP
     return box
   })
@@ -50,7 +56,7 @@ export function stackLanes(lanes: readonly Lane[]): { readonly boxes: LaneBox[];
 /** The innermost span under a point; y in pixels of the lanes. */
 export function spanAt(boxes: readonly LaneBox[], at: number, y: number): Span | null {
   const box = boxes.find((candidate) => y >= candidate.y && y < candidate.y + candidate.height)
-  const depth = box ? Math.floor((y - box.y) / LINE) : -1
+  const depth = box ? Math.floor((y - box.y) / box.line) : -1
   return box?.lane.spans.find((span) => span.depth === depth && at >= span.start && at <= span.end) ?? null
 }
 
@@ -74,7 +80,7 @@ function toX(scene: InsideScene, at: number): number {
   return GUTTER + ((at - scene.from) / (scene.to - scene.from)) * (scene.width - GUTTER)
 }
 
-function paintLane(pen: CanvasRenderingContext2D, scene: InsideScene, { lane, y, height }: LaneBox): void {
+function paintLane(pen: CanvasRenderingContext2D, scene: InsideScene, { lane, y, height, line }: LaneBox): void {
   const { palette } = scene
   const chosen = lane.rank === scene.chosen
   if (chosen) {
@@ -85,7 +91,7 @@ function paintLane(pen: CanvasRenderingContext2D, scene: InsideScene, { lane, y,
   pen.beginPath()
   pen.rect(GUTTER, y, scene.width - GUTTER, height)
   pen.clip()
-  for (const span of lane.spans) if (span.end > scene.from && span.start < scene.to) paintSpan(pen, scene, span, y)
+  for (const span of lane.spans) if (span.end > scene.from && span.start < scene.to) paintSpan(pen, scene, span, y, line)
   if (lane.slots.length) paintSlots(pen, scene, lane, y + height)
   pen.restore()
   if (lane.slots.length) {
@@ -99,7 +105,7 @@ function paintLane(pen: CanvasRenderingContext2D, scene: InsideScene, { lane, y,
   pen.font = `${chosen ? 600 : 400} 12px ${palette.font}`
   pen.textAlign = 'left'
   pen.textBaseline = 'middle'
-  pen.fillText(scene.label(lane), 12, y + LINE / 2)
+  pen.fillText(scene.label(lane), 12, y + line / 2)
 }
 
 function mostHeld({ slots }: Lane): number {
@@ -123,12 +129,12 @@ function paintSlots(pen: CanvasRenderingContext2D, scene: InsideScene, lane: Lan
   pen.stroke()
 }
 
-function paintSpan(pen: CanvasRenderingContext2D, scene: InsideScene, span: Span, y: number): void {
+function paintSpan(pen: CanvasRenderingContext2D, scene: InsideScene, span: Span, y: number, line: number): void {
   const { palette } = scene
   const left = Math.max(GUTTER - 2, toX(scene, span.start))
   const right = Math.min(scene.width + 2, toX(scene, span.end))
-  const top = y + span.depth * LINE
-  const [wide, tall] = [Math.max(1, right - left - (right - left > 3 ? 1 : 0)), LINE - 2]
+  const top = y + span.depth * line
+  const [wide, tall] = [Math.max(1, right - left - (right - left > 3 ? 1 : 0)), line - 2]
   const look = lookOf(span.part, palette)
   pen.fillStyle = look.fill
   pen.fillRect(left, top, wide, tall)

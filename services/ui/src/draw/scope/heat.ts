@@ -4,6 +4,8 @@ import type { Scale } from '../scale'
 import { asinhScale, quantise, rootScale } from '../scale'
 import type { Picture, Plane } from '@/scope/picture'
 import { outliersOf } from '@/scope/frame'
+import type { Drawn } from './view'
+import { standsFor } from './view'
 import { STATE, valuesOfCodes } from '@/scope/values'
 
 /** Pixels of cells that are no values. */
@@ -50,24 +52,38 @@ export function inksOf(palette: { readonly line: string; readonly border: string
 }
 
 /**
- * Colours a plane, a pixel a cell. Codes go through a table of all that there are, so that half a million cells take a
- * millisecond; the few that were sent exactly are put in afterwards.
+ * Colours what is drawn of a plane, a pixel a cell: never more cells than the screen has pixels for. Codes go through a
+ * table of all that there are; the few that were sent exactly are put in afterwards, and none of them is lost between pixels.
  */
-export function paintPlane(pixels: Uint32Array, picture: Picture, plane: Plane, colours: HeatColours): void {
-  const { frame, cells, values, states } = picture
-  const count = plane.rows * plane.columns
-  const coded = frame.codec === 'TRIANGLE' ? null : valuesOfCodes(frame)
-  if (!coded) {
-    for (let i = 0; i < count; i += 1) pixels[i] = pixelOf(values[plane.offset + i], states[plane.offset + i], colours)
-    return
+export function paintPlane(pixels: Uint32Array, picture: Picture, plane: Plane, colours: HeatColours, down: Drawn, across: Drawn): void {
+  const { values, states } = picture
+  const coded = tableOf(picture, colours)
+  const columns = across.cells
+  for (let row = 0; row < down.cells.length; row += 1) {
+    const [from, to] = [plane.offset + down.cells[row] * plane.columns, row * columns.length]
+    for (let column = 0; column < columns.length; column += 1) {
+      const at = from + columns[column]
+      pixels[to + column] = coded ? coded.table[coded.codes[at]] : pixelOf(values[at], states[at], colours)
+    }
   }
+  if (coded) paintOutliers(pixels, picture, plane, colours, down, across)
+}
+
+/** The pixel of every code that there is; null: cells are no codes. */
+function tableOf({ frame, cells }: Picture, colours: HeatColours): { table: Uint32Array; codes: Uint8Array | Uint16Array } | null {
+  const coded = frame.codec === 'TRIANGLE' ? null : valuesOfCodes(frame)
+  if (!coded) return null
   const table = Uint32Array.from(coded.values, (value, code) => pixelOf(value, coded.states[code], colours))
   const Codes = table.length === 256 ? Uint8Array : Uint16Array
-  const codes = new Codes(cells.buffer as ArrayBuffer, cells.byteOffset + plane.offset * Codes.BYTES_PER_ELEMENT, count)
-  for (let i = 0; i < count; i += 1) pixels[i] = table[codes[i]]
+  return { table, codes: new Codes(cells.buffer as ArrayBuffer, cells.byteOffset, cells.length) }
+}
+
+function paintOutliers(pixels: Uint32Array, { frame, states }: Picture, plane: Plane, colours: HeatColours, down: Drawn, across: Drawn): void {
   for (const { index, value } of outliersOf(frame)) {
     const at = index - plane.offset
-    if (at >= 0 && at < count && states[index] === STATE.value) pixels[at] = pixelOf(value, STATE.value, colours)
+    if (at < 0 || at >= plane.rows * plane.columns || states[index] !== STATE.value) continue
+    const [row, column] = [standsFor(down, Math.floor(at / plane.columns)), standsFor(across, at % plane.columns)]
+    if (row >= 0 && column >= 0) pixels[row * across.cells.length + column] = pixelOf(value, STATE.value, colours)
   }
 }
 
@@ -76,25 +92,4 @@ export function pixelOf(value: number, state: number, { scale, lut, special }: H
   if (state === STATE.missing) return special.missing
   if (state === STATE.nan || !Number.isFinite(value)) return special.nonfinite
   return lut[quantise(value, scale)]
-}
-
-export interface Counts {
-  readonly nonfinite: number
-  readonly masked: number
-  readonly missing: number
-}
-
-/** Cells of a plane that are no values. */
-export function countSpecial({ values, states }: Pick<Picture, 'values' | 'states'>, plane: Plane): Counts {
-  let [nonfinite, masked, missing] = [0, 0, 0]
-  const end = plane.offset + plane.rows * plane.columns
-  for (let i = plane.offset; i < end; i += 1) {
-    const state = states[i]
-    if (state === STATE.value) {
-      if (values[i] - values[i] !== 0) nonfinite += 1 // of an infinity that is no number
-    } else if (state === STATE.masked) masked += 1
-    else if (state === STATE.missing) missing += 1
-    else nonfinite += 1
-  }
-  return { nonfinite, masked, missing }
 }

@@ -9,6 +9,8 @@ const LEGIBLE = 16
 
 export interface MapScene {
   readonly image: CanvasImageSource
+  /** Where the window is in it. */
+  readonly source: MapWindow
   readonly window: MapWindow
   readonly box: Box
   readonly width: number
@@ -28,11 +30,11 @@ export interface MapScene {
 
 /** A plane's picture with its axes, the cell that is pointed at and the one that is chosen. */
 export function paintMap(pen: CanvasRenderingContext2D, scene: MapScene): void {
-  const { palette, box, window } = scene
+  const { palette, box, source } = scene
   pen.fillStyle = palette.background
   pen.fillRect(0, 0, scene.width, scene.height)
   pen.imageSmoothingEnabled = false
-  pen.drawImage(scene.image, window.x, window.y, window.width, window.height, box.left, box.top, box.width, box.height)
+  pen.drawImage(scene.image, source.x, source.y, source.width, source.height, box.left, box.top, box.width, box.height)
   if (scene.partial) paintPartial(pen, scene)
   paintMarks(pen, scene)
   paintAxes(pen, scene)

@@ -55,6 +55,32 @@ export function placeAt(window: MapWindow, box: Box, x: number, y: number): { x:
   return { x: window.x + across * window.width, y: window.y + down * window.height }
 }
 
+/** The cells of an axis that are drawn, and where the window is among them. */
+export interface Drawn {
+  readonly cells: Uint32Array
+  readonly start: number
+  readonly length: number
+}
+
+/** All cells in view, or one for each of the pixels where there are fewer of these. */
+export function drawnCells(from: number, size: number, all: number, pixels: number): Drawn {
+  if (size > pixels) return { cells: Uint32Array.from({ length: pixels }, (_, i) => Math.min(all - 1, Math.floor(from + ((i + 0.5) * size) / pixels))), start: 0, length: pixels }
+  const first = Math.floor(from)
+  const end = Math.min(all, Math.ceil(from + size))
+  return { cells: Uint32Array.from({ length: end - first }, (_, i) => first + i), start: from - first, length: size }
+}
+
+/** Which of the drawn cells stands for this one; -1: it is not in view. */
+export function standsFor({ cells }: Drawn, cell: number): number {
+  let [low, high] = [0, cells.length]
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if (cells[middle] < cell) low = middle + 1
+    else high = middle
+  }
+  return low === cells.length || (low === 0 && cells[0] !== cell) ? -1 : low
+}
+
 /** Where a picture of so many cells goes in the room: square cells where that leaves them large enough, else all of it. */
 export function boxOf(room: Box, window: MapWindow): Box {
   const cell = Math.min(room.width / window.width, room.height / window.height)

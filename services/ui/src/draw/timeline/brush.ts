@@ -1,5 +1,4 @@
 import type { Palette } from '../palette'
-import { formatSeconds } from '@/lib/format'
 import { median } from '@/lib/statistics'
 import type { StepGrid } from './grid'
 
@@ -13,6 +12,8 @@ export interface BrushScene {
   readonly height: number
   readonly palette: Palette
   readonly label: string
+  /** Beside it: how long a step takes. */
+  readonly typical: (seconds: number) => string
 }
 
 /** One outlier (a checkpoint, a first step) must not flatten the rest: bars are cut at so many medians. */
@@ -45,7 +46,7 @@ export function paintBrush(pen: CanvasRenderingContext2D, scene: BrushScene): vo
   const bars = stepBars(grid)
   if (bars.length === 0) return
   const typical = median(bars)
-  pen.fillText(formatSeconds(typical), 12, height / 2 + 9)
+  pen.fillText(scene.typical(typical), 12, height / 2 + 9)
   const xOf = (step: number): number => gutter + shareOf(grid, step) * (width - gutter)
   const [left, right] = [xOf(scene.first), xOf(scene.last + 1)]
   pen.fillStyle = palette.selected

@@ -20,6 +20,8 @@ export const RULER = 30
 const LABEL_AIR = 36
 /** Rows lower than this have no label of their own. */
 const LABEL_HEIGHT = 14
+/** Between labels of rows that have none of their own. */
+const LABEL_SPACING = 28
 
 /** A rank that an open finding names. */
 export interface Suspect {
@@ -70,7 +72,7 @@ export function paintTimeline(pen: Pen, scene: Scene): void {
     const rows = rowsBetween(group, scroll, scroll + height)
     if (layout.dense && group.group) paintHeat(pen, scene, group)
     else paintBars(pen, scene, rows)
-    paintLabels(pen, scene, rows, group.y + GROUP_HEADER)
+    paintLabels(pen, scene, rows, group)
   }
   paintCell(pen, scene, scene.hovered, palette.muted)
   paintCell(pen, scene, scene.selected, palette.text)
@@ -175,26 +177,23 @@ function addBar(parts: Parts, segments: Segments, i: number, row: Row, plot: num
 }
 
 /** Rows with room have their label; of lower ones those do that findings name or that are selected, and others in between. */
-function paintLabels(pen: Pen, scene: Scene, rows: readonly Row[], top: number): void {
+function paintLabels(pen: Pen, scene: Scene, rows: readonly Row[], group: Group): void {
   const [first] = rows
   if (!first) return
+  const top = group.y + GROUP_HEADER
   const roomy = first.height >= LABEL_HEIGHT
   const marked = roomy ? rows : rows.filter((row) => scene.suspects.has(row.rank) || row.rank === scene.selected?.row.rank)
   for (const row of marked) paintMark(pen, scene, row)
-  const below = (row: Row): boolean => row.y + row.height / 2 >= top + LABEL_HEIGHT / 2
-  const texts = roomy ? rows : withRoom(marked, rows.filter(below))
+  const texts = roomy ? rows : labelled(group.rows, marked).filter(({ y, height }) => y + height > scene.scroll && y < scene.scroll + scene.height)
   for (const row of texts) paintLabel(pen, scene, row, top)
 }
 
-/** The rows whose labels don't overlap; `preferred` ones first. */
-function withRoom(preferred: readonly Row[], rows: readonly Row[]): Row[] {
+/** Of rows too low for a label each: the preferred ones, and others at even distances from the first, as far as they have room. */
+export function labelled(rows: readonly Row[], preferred: readonly Row[]): readonly Row[] {
+  const each = Math.ceil(LABEL_SPACING / (rows[0]?.height ?? 1))
   const chosen: Row[] = []
-  const taken = new Set<number>()
-  const slot = (row: Row): number => Math.floor((row.y + row.height / 2) / LABEL_HEIGHT)
-  for (const row of [...preferred, ...rows]) {
-    if ([-1, 0, 1].some((by) => taken.has(slot(row) + by))) continue
-    taken.add(slot(row))
-    chosen.push(row)
+  for (const row of [...preferred, ...rows.filter((_, i) => i % each === 0)]) {
+    if (chosen.every(({ y }) => Math.abs(y - row.y) >= LABEL_HEIGHT)) chosen.push(row)
   }
   return chosen
 }

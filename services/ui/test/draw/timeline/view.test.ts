@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { labelled } from '@/draw/timeline/paint'
 import { paintBrush, stepAtShare, stepBars } from '@/draw/timeline/brush'
 import { hit, stepWithin } from '@/draw/timeline/hit'
 import type { Row } from '@/draw/timeline/layout'
@@ -106,6 +107,12 @@ describe('rows and what is under the pointer', () => {
     expect(rowsBetween(dense.groups[1], dense.groups[1].rows[10].y, dense.groups[1].rows[20].y).map(({ rank }) => rank)).toEqual(many.slice(10, 20))
     expect(layoutRows(many, all, [300], 700, true).dense).toBe(false)
   })
+
+  it('are named at even distances where they are too low for a label each, and who is slow always', () => {
+    const rows = Array.from({ length: 64 }, (_, i): Row => ({ rank: i, index: i, place: i, y: 22 + i, height: 1 }))
+    expect(labelled(rows, [rows[30]]).map(({ rank }) => rank)).toEqual([30, 0, 56])
+    expect(labelled(rows, []).map(({ rank }) => rank)).toEqual([0, 28, 56])
+  })
 })
 
 describe('a row that is brought into view', () => {
@@ -139,7 +146,7 @@ describe('the brush', () => {
 
   it('marks the window and since when somebody is slow', () => {
     const pen = recordingPen()
-    paintBrush(pen, { grid: coarse, first: 5, last: 8, since: [7], gutter: 100, width: 300, height: 44, palette: PALETTE, label: 'Step time' })
+    paintBrush(pen, { grid: coarse, first: 5, last: 8, since: [7], gutter: 100, width: 300, height: 44, palette: PALETTE, label: 'Step time', typical: String })
     const edges = pen.rects.filter(({ style }) => style === PALETTE.accent)
     expect(edges.map(({ x }) => x)).toEqual([140, 178])
     expect(pen.moves).toContainEqual([155, 0])

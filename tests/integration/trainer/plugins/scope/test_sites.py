@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch.nn.functional as F  # noqa: N812
 
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from tests.support.capturing import Look, Wanted, Where, run_captured, whole
@@ -18,7 +19,12 @@ LLAMA = (
     "--untie-embeddings-and-output-weights --disable-bias-linear"
 )
 MOE = "--num-experts 4 --moe-router-topk 2 --disable-bias-linear"
-MODELS = {"gpt": ("", Shape(heads=4, groups=4)), "llama": (LLAMA, Shape(heads=4, groups=2, gated=True))}
+MODELS = {
+    "gpt": ("", Shape(heads=4, groups=4)),
+    "llama": (LLAMA, Shape(heads=4, groups=2, gated=True)),
+    "geglu": (LLAMA.replace("--swiglu", "--geglu"), Shape(heads=4, groups=2, gated=True, activation=F.gelu)),
+    "squared relu": ("--squared-relu", Shape(heads=4, groups=4, activation=lambda x: x.clamp(min=0) ** 2)),
+}
 FLAGS = {name: flags for name, (flags, _) in MODELS.items()} | {"moe": MOE}
 ALL = Wanted(("*",), gradients=True)
 VALUE_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-4
@@ -39,7 +45,9 @@ def distance(reference: np.ndarray, value: np.ndarray) -> float:
     return float(np.abs(value - reference).max() / np.abs(reference).max())
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", ["gpt", "llama", *(pytest.param(name, marks=slower) for name in ("geglu", "squared relu"))]
+)
 def test_sites_of_one_process_are_those_of_a_forward_pass_written_by_hand(model: str) -> None:
     [found] = looks(model)
     shape = MODELS[model][1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,3 +72,29 @@ def test_whoever_is_lost_meanwhile_ends_the_wait() -> None:
 
     with pytest.raises(ConnectionError, match="rank 4"):
         waits_told(late(10), lost)
+
+
+class JustEndedHandle(LateHandle):
+    """Ends as its first slice does."""
+
+    def done(self) -> bool:
+        return self.left < 1
+
+
+def test_a_message_that_comes_as_its_slice_ends_has_come() -> None:
+    message = replace(late(1), handle=JustEndedHandle(1))
+
+    assert waits_told(message) == []
+
+
+class OverdueHandle(LateHandle):
+    def wait(self, seconds: float) -> None:
+        raise TimedOutError
+
+    def done(self) -> bool:
+        return True
+
+
+def test_a_message_that_was_not_taken_by_its_deadline_ends_the_wait() -> None:
+    with pytest.raises(TimedOutError):
+        waits_told(replace(late(1), handle=OverdueHandle(1)))

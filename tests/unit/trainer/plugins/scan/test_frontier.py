@@ -115,14 +115,16 @@ def test_messages_that_end_out_of_order_are_open_by_name(recorder: Recorder) -> 
     assert (only(recorder).completed, [message.message for message in only(recorder).open]) == (2, [names[2]])
 
 
-def test_of_many_open_messages_the_oldest_are_told(recorder: Recorder) -> None:
+def test_of_many_open_messages_the_oldest_are_told_and_how_many_there_are(recorder: Recorder) -> None:
     frontiers = Frontiers(recorder)
     track = frontiers.track(1, peer=0, sending=False)
 
     for message in range(1, 41):
         track.enter(Operation.FORWARD_RECV, 1, message)
 
-    assert [message.message for message in only(recorder).open] == list(range(1, 17))
+    frontier = only(recorder)
+    assert [message.message for message in frontier.open] == list(range(1, 17))
+    assert frontier.open_count == 40
 
 
 class LateTimebase:

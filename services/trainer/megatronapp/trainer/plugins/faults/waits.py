@@ -98,6 +98,9 @@ class LateLink:
     def ended(self, messages: Sequence[Message]) -> None:
         """A receiver's matter."""
 
+    def idling(self) -> None:
+        """A receiver's matter."""
+
 
 class ComputeHang:
     """A TimerListener that makes the rank compute for ever in its next forward pass: no collective comes after it."""

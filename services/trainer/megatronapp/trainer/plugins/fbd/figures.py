@@ -15,8 +15,9 @@ from megatronapp.core.pipeline.disaggregation.mapping import Mapping, mappings
 from megatronapp.core.pipeline.disaggregation.memory import message_bytes
 from megatronapp.core.pipeline.disaggregation.planning import GIB, Plan, make_plan
 from megatronapp.core.pipeline.partition import Mode
-from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.models.sizes import ffn_hidden_size
 from megatronapp.trainer.plugins.fbd.roles import Grid
 
 GPT_VOCABULARY = 50304
@@ -84,16 +85,12 @@ def model_of(config: TrainerConfig) -> Model:
         hidden=model.hidden_size,
         sequence=config.training.seq_length // config.parallel.context_parallel_size,
         batch=config.training.micro_batch_size,
-        ffn=_ffn(model),
+        ffn=ffn_hidden_size(model),
         qkv_width=width * (model.num_attention_heads + 2 * groups),
         vocabulary=GPT_VOCABULARY,
         groups=groups,
-        gated=model.swiglu,
+        gated=model.gated,
     )
-
-
-def _ffn(model: ModelConfig) -> int:
-    return model.ffn_hidden_size or (8 * model.hidden_size // 3 if model.swiglu else 4 * model.hidden_size)
 
 
 def _training(config: TrainerConfig, layout: Layout, model: Model, devices: Devices) -> Training:

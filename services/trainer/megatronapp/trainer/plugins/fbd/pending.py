@@ -57,10 +57,11 @@ def wait(
     """Until it has ended. `check` raises where another twin is lost. `tell_long` is called once, after LONG_SECONDS."""
     began, is_told = time.monotonic(), pending.kind is Kind.GO  # which comes when it comes
     while True:
+        ended = pending.handle.done()  # before the wait: it may end between its slice's end and a look at it
         try:
             pending.handle.wait(SLICE_SECONDS)
         except timed_out:
-            if pending.handle.done():
+            if ended:
                 raise
             check()
         else:

@@ -92,8 +92,6 @@ class Plan:
 def _refuse_attention(config: TrainerConfig) -> None:
     """What a forward rank would have to hand over beside activations, or hold of heads that ranks share."""
     model, parallel = config.model, config.parallel
-    if parallel.context_parallel_size > 1 and model.transformer_impl == "local":
-        raise UsageError(f"{SWITCH} can't share sequences among ranks: leave --context-parallel-size out")
     if config.training.variable_seq_lengths:
         raise UsageError(f"{SWITCH} needs sequences of one length: leave --variable-seq-lengths out")
     if config.data.reset_attention_mask:
@@ -145,6 +143,8 @@ def _refuse(args: argparse.Namespace, config: TrainerConfig, forward: Grid) -> N
     for plugin, flag in (("dpp", "--use-dpp"), ("scope", "--scope")):
         if getattr(args, flag.removeprefix("--").replace("-", "_"), False):
             raise UsageError(f"{SWITCH} can't run with {flag} of the plug-in {plugin} yet: leave one of them out")
+    if config.training.cpu_offloading_num_layers is not None:
+        raise UsageError(f"{SWITCH} keeps no activations that could wait: leave --cpu-offloading-num-layers out")
     if config.parallel.overlap_param_gather:
         raise UsageError(
             f"{SWITCH} sends weights before the next step begins, when --overlap-param-gather has not gathered them: "

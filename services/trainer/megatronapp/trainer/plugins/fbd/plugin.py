@@ -35,9 +35,11 @@ from megatronapp.trainer.plugins.fbd.backward import Inputs, RecomputeSchedule
 from megatronapp.trainer.plugins.fbd.forward import STOP_KEY, ForwardLoop
 from megatronapp.trainer.plugins.fbd.linears import ReceivedLinears
 from megatronapp.trainer.plugins.fbd.link import Go, Link
-from megatronapp.trainer.plugins.fbd.pending import Kind, Pending
+from megatronapp.trainer.plugins.fbd.ordered_step import step_in_order
+from megatronapp.trainer.plugins.fbd.pending import Kind
 from megatronapp.trainer.plugins.fbd.plan import Plan
 from megatronapp.trainer.plugins.fbd.roles import Role
+from megatronapp.trainer.plugins.fbd.watch import Watch
 from megatronapp.trainer.plugins.fbd.weights import Sending, shared_parameters
 from megatronapp.trainer.worlds import World
 
@@ -161,6 +163,7 @@ class FbdPlugin(Plugin):
             PrefixStore("fbd", context.store),
             receive_bytes=plan.receive_bytes if context.placement.role == Role.BACKWARD else 0,
         )
+        self._watch = Watch(lambda: self._link.lost(0.0))
         drops = args.hidden_dropout > 0 or args.attention_dropout > 0
         self._seed: int | None = args.seed if drops else None
 
@@ -170,12 +173,14 @@ class FbdPlugin(Plugin):
 
     def failure(self, error: Exception) -> Exception | None:
         """Who waits in a collective or for the store is told of a connection alone: the engine knows whose."""
+        self._watch.end()
         if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError | TrainingError):
             return None
         lost = self._link.lost(LOST_SECONDS)
         return TrainingError(lost) if lost and lost not in str(error) else None
 
     def close(self) -> None:
+        self._watch.end()
         self._link.abort()
 
 
@@ -199,7 +204,11 @@ class ForwardPlugin(FbdPlugin):
             states,
         )
 
+    def training_begin(self, step: int, consumed_samples: int, *, loaded: bool) -> None:
+        self._watch.begin()
+
     def training_end(self) -> None:
+        self._watch.end()
         self._link.close()
 
 
@@ -213,7 +222,7 @@ class BackwardPlugin(FbdPlugin):
         self._inputs = Inputs(self._link, self._plan.partition, *self._plan.sequences, self._plan.slots)
         self._linears: ReceivedLinears | None = None
         self._args = args
-        self._sent: list[Pending] = []
+        self._optimizer: Any = None
         self._loaded = self._weights_due = False
         self._consumed_samples = 0
 
@@ -249,6 +258,8 @@ class BackwardPlugin(FbdPlugin):
         # Now: the wrapped model has moved the parameters to where they stay.
         parameters = shared_parameters(self._chunks, self._transformer, self._plan.partition)
         self._sending = Sending(self._link, self._plan.partition, parameters)
+        step_in_order(self._optimizer, self._sending.layer_of, self._sending.final)
+        self._watch.begin()
 
     def step_begin(self, step: int) -> None:
         if self._dropout is not None:
@@ -259,31 +270,32 @@ class BackwardPlugin(FbdPlugin):
         self._say(Go(step, self._consumed_samples, int(self._loaded)))
         self._loaded, self._weights_due = False, True
 
+    def optimizer_built(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+
     def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> Any:
-            self._wait_sent()
+            self._sending.begin()
             outcome = step()
-            self._send_weights()
+            self._sending.rest()
+            self._weights_due = False
             return outcome
 
         return run
 
-    def _wait_sent(self) -> None:
-        for handle in self._sent:
-            self._link.wait_sent(handle)
-        self._sent = []
-
     def _send_weights(self) -> None:
-        """Once for each step, as soon as can be: after one without its optimizer's, which was left out or is gone back
-        from, before the next one."""
-        self._wait_sent()
-        self._sent, self._weights_due = self._sending.send(), False
+        """Before a step: those of a checkpoint, and after a step without its optimizer's, which was left out or is gone
+        back from."""
+        self._sending.begin()
+        self._sending.rest()
+        self._weights_due = False
 
     def step_end(self, step: int, progress: Progress | None) -> None:
         if self._context.world.rank == 0 and self._store.check([STOP_KEY]):
             self._context.request_stop()
 
     def training_end(self) -> None:
+        self._watch.end()
         if self._weights_due:
             self._send_weights()
         self._link.begin_turn()

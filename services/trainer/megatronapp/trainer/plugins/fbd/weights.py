@@ -4,16 +4,15 @@ Each parameter goes as messages of its own, without a copy where both hold the s
 by its layer, 1 to all, the embedding being 0, and by its place among the layer's sorted names. A rank receives from
 those that hold a part of what it needs; what is not split over tensor ranks, from one of them.
 
-They are sent as soon as the optimizer has ended, and received from the end of the forward passes on: what comes between
-two steps hides their way.
+They are sent piece by piece while the optimizer still steps others, and received from the end of the forward passes
+on: the rest of the optimizer, and what comes between two steps, hide their way.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -71,18 +70,46 @@ def shared_parameters(
     ]
 
 
-@dataclass(frozen=True)
 class Sending:
-    """The backward rank's side."""
+    """The backward rank's side. From `begin` to `rest` each parameter is sent once; it is read until the next `begin`
+    has returned."""
 
-    link: Link
-    partition: Partition
-    parameters: Sequence[Parameter]
+    def __init__(self, link: Link, partition: Partition, parameters: Sequence[Parameter]) -> None:
+        self._link = link
+        self._partition = partition
+        self._parameters = {parameter.tensor.data_ptr(): parameter for parameter in parameters}
+        self._due: set[int] = set()
+        self._sent: list[Pending] = []
 
-    def send(self) -> list[Pending]:
-        """Those to wait for before parameters may change."""
+    def layer_of(self, weight: torch.Tensor) -> int | None:
+        """None for one that is not sent."""
+        parameter = self._parameters.get(weight.data_ptr())
+        return parameter.layer if parameter is not None else None
+
+    def begin(self) -> None:
+        """Parameters may change from here on."""
+        for handle in self._sent:
+            self._link.wait_sent(handle)
+        self._sent, self._due = [], set(self._parameters)
+
+    def final(self, weights: Iterable[torch.Tensor]) -> None:
+        """These won't change until the next `begin`."""
+        self._send({weight.data_ptr() for weight in weights})
+
+    def rest(self) -> None:
+        """None will."""
+        self._send(self._due)
+
+    def _send(self, some: set[int]) -> None:
+        due = some & self._due
+        for place, parameter in self._parameters.items():
+            if place in due:
+                self._sent += self.send(parameter)
+        self._due -= due
+
+    def send(self, parameter: Parameter) -> list[Pending]:
         return [
-            self.link.send(
+            self._link.send(
                 rows.contiguous(),
                 twin,
                 Kind.WEIGHTS,
@@ -90,21 +117,20 @@ class Sending:
                 microbatch=parameter.number,
                 chunk=index,
             )
-            for parameter in self.parameters
             for twin in self._receivers(parameter)
             for index, rows in enumerate(self._rows(parameter, twin))
         ]
 
     def _receivers(self, parameter: Parameter) -> Iterator[Place]:
-        here, size = self.link.place.tensor, self.link.roles.backward.tensor
-        twins = twins_of(self.link, stage=self.partition.forward_stage(max(parameter.layer - 1, 0)))
+        here, size = self._link.place.tensor, self._link.roles.backward.tensor
+        twins = twins_of(self._link, stage=self._partition.forward_stage(max(parameter.layer - 1, 0)))
         for twin in twins:
             if parameter.split or nearest(twin.tensor, len(twins), size) == here:
                 yield twin
 
     def _rows(self, parameter: Parameter, twin: Place) -> Iterator[torch.Tensor]:
         shard = parameter.shard
-        theirs = other_split(parameter, self.link.roles.forward.tensor, twin.tensor)
+        theirs = other_split(parameter, self._link.roles.forward.tensor, twin.tensor)
         for piece in pieces(shard, theirs):
             yield parameter.tensor.narrow(shard.axis, piece.source, piece.length)
 

@@ -38,7 +38,7 @@ class _Entry:
             self.completed,
             self.enqueued_at_ns,
             self.completed_at_ns,
-            len(oldest),
+            len(self.open) if self.peer >= 0 else len(oldest),
         )
         return head + b"".join(layout.OPEN_MESSAGE.pack(*message) for _, *message in oldest)
 

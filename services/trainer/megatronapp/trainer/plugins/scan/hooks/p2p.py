@@ -133,6 +133,9 @@ class P2PHooks:
                 self.probe.recorder.begin(posted.operation)
             self._end(posted)
 
+    def idling(self) -> None:
+        self._note_arrivals()
+
     def step_end(self) -> None:
         """A schedule does not wait for some of its sends: they end here at the latest."""
         if self.probe.on:
