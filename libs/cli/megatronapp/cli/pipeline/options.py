@@ -41,7 +41,8 @@ class Times:
     decision_lead_ms: Annotated[
         float | None,
         typer.Option(
-            help="a stage chooses so long before its running operation ends; default: --launch-ms and 0.3 ms, as the trainer does; 0 on CPUs"
+            help="a stage chooses so long before its running operation ends; default: --launch-ms and 0.3 ms, as the "
+            "trainer does; 0 on CPUs"
         ),
     ] = None
     launch_ms: Annotated[float, typer.Option(help="from a choice to its first kernel; 0 on CPUs")] = LAUNCH_NS / 1e6
