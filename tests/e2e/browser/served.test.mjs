@@ -53,7 +53,7 @@ test('the heatmaps hold every position of both prompts', async () => {
   await attention.getByText(/query 4 · key 4: [\d.e-]+/).waitFor(PATIENCE)
   await strip(2).getByRole('button').nth(2).click()
   await attention.getByText(/query 2 · key 2: [\d.e-]+/).waitFor(PATIENCE)
-  await page.getByRole('region', { name: 'layers[0].resid_post | pca(2)' }).getByText(/rows; newer/).waitFor(PATIENCE)
+  await page.getByRole('region', { name: 'layers[0].resid_post | pca(2)' }).getByText(/rows; the newer/).waitFor(PATIENCE)
   if (process.env.SHOT_FOLDER) await page.screenshot({ path: `${process.env.SHOT_FOLDER}/served.png` })
 })
 

@@ -31,7 +31,7 @@ def tensor(entry: Entry) -> torch.Tensor:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write(tmp_path, [EMBEDDING, *LAYERS], 4, tensor_of, {"step": 0})
+    write(tmp_path, [EMBEDDING, *LAYERS], {"decoder": 4}, tensor_of, {"step": 0})
     return tmp_path
 
 
@@ -51,7 +51,7 @@ def test_a_large_tensor_is_written_some_rows_at_a_time(tmp_path: Path, monkeypat
         asked.append(tuple(tensor_of(block).shape))
         return tensor_of(block)
 
-    write(tmp_path, [EMBEDDING, *LAYERS], 4, of, {"step": 0})
+    write(tmp_path, [EMBEDDING, *LAYERS], {"decoder": 4}, of, {"step": 0})
 
     assert asked == [(2, 3), (2, 3), (1, 3), *([(2, 3)] * 4)]
     assert StoredWeights(tmp_path).read("embedding", None, (5, 3)).equal(tensor(EMBEDDING))
