@@ -60,7 +60,7 @@ test('a head’s attention is a picture with its step, and the address shows the
   const first = await stepOf(attention)
   assert.ok(first > 0)
   assert.ok((await colours(attention.locator('.map canvas').first())) > 12)
-  await attention.locator('.facts').getByText('of 4 ranks').waitFor(PATIENCE)
+  await attention.locator('.facts').getByText('from 4 ranks').waitFor(PATIENCE)
   await page.waitForURL(/p=layers\[0\]\.attn\.probs/)
   await card(/stats\(/).getByRole('img', { name: 'Mean over 4 layers' }).waitFor(PATIENCE)
   await shoot('scope-live')
