@@ -10,6 +10,7 @@ import numpy as np
 
 from megatronapp.core.pipeline import caps, orders
 from megatronapp.core.pipeline.arrays import Floats, PassTimes, Whole
+from megatronapp.core.pipeline.choosing import FREE, Choosing
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.simulator.bound import step_bound_ns
@@ -115,7 +116,7 @@ class Predicted:
         """Of F, B and W of a chunk."""
         return [float(each) / 1e6 for each in self.times(self.layout, self.ranks, mode).mean(axis=(1, 2))]
 
-    def run(self, case: Case, mode: str, seed: int) -> Run:
+    def run(self, case: Case, mode: str, seed: int, choosing: Choosing = FREE) -> Run:
         layout, durations, late = self._step(case, mode, seed)
         if mode == STOCK:
             schedule = strict(mode, layout, orders.all_stages("interleaved", layout))
@@ -125,7 +126,7 @@ class Predicted:
             cap = caps.stock_cap(self.layout)
             schedule = dynamic(mode, layout, orders_of(mode, layout), [cap] * layout.stages)
         wiring = wire(layout, Links())
-        return run(layout, schedule, durations, wiring, late=late * wiring.crosses(layout))
+        return run(layout, schedule, durations, wiring, late=late * wiring.crosses(layout), choosing=choosing)
 
     def bound_ns(self, case: Case, mode: str, seed: int) -> float:
         layout, durations, _ = self._step(case, mode, seed)

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
+from megatronapp.core.errors import MegatronAppError
+from megatronapp.trainer import rank_exit
 from megatronapp.trainer.keyed_dropout import KeyedDropout
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
-from megatronapp.trainer.plugins.fbd import FbdPlugin, watch
+from megatronapp.trainer.plugins.fbd import FbdPlugin
 from megatronapp.trainer.plugins.fbd.roles import Grid, Role, Roles
 from tests.support.forked import run_forked
 from tests.support.varied_orders import Trained, trained
@@ -107,17 +109,17 @@ class Case:
 
 
 def error_of(folder: Path, run: Callable[[], Any]) -> None:
-    """Of one rank: notes when its run broke off, and with which error, also where its watch ended its process."""
+    """Of one rank: notes when its run broke off, and with which error, also of one that was ended for a lost peer."""
     file = folder / os.environ["RANK"]
 
     def note(reason: str) -> None:
         file.write_text(f"{time.time()} {reason}")
 
-    def end_process(reason: str) -> None:
-        note(reason)
+    def end_at_once(error: MegatronAppError) -> NoReturn:
+        note(str(error))
         os._exit(1)
 
-    watch.end_process = end_process
+    rank_exit.end_at_once = end_at_once
     try:
         run()
     except Exception as error:  # noqa: BLE001  (whoever waits in gloo gets its error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import threading
@@ -10,17 +9,17 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import pytest
 
 from megatronapp.core.errors import TrainingError
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
-from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.dpp import DppPlugin
 from tests.support.forked import run_forked
 from tests.support.stuck import stuck
 from tests.support.varied_orders import trained
+from tests.support.victim import Victim
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 pytestmark = pytest.mark.long
@@ -31,26 +30,21 @@ WITHIN_SECONDS = 2.0
 STEPS = 10_000
 
 
-class Killed(Plugin):
+class Killed(Victim):
     """One rank: while others wait for its messages, or for its part in the gradients' norm."""
 
     name = "killed"
-    victim: ClassVar[int] = -1
     in_collective: ClassVar[bool] = False
     noted: ClassVar[Path] = Path()
 
-    @classmethod
-    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
-        return cls() if context.identity.rank == cls.victim else None
-
     def step_begin(self, step: int) -> None:
         self._step = step
-        if step == 3 and not self.in_collective:
+        if self.is_victim and step == 3 and not self.in_collective:
             threading.Timer(0.3, self._end).start()
 
     def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> Any:
-            if self._step == 3 and self.in_collective:
+            if self.is_victim and self._step == 3 and self.in_collective:
                 time.sleep(0.5)
                 self._end()
             return step()
@@ -65,14 +59,6 @@ class Killed(Plugin):
 class Stuck(Killed):
     """As Killed; the others are stuck in a native call when they come to their part in the gradients' norm."""
 
-    @classmethod
-    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
-        plugin = cls()
-        plugin.dies = context.identity.rank == cls.victim
-        return plugin
-
-    dies = False
-
     def step_begin(self, step: int) -> None:
         self._step = step
 
@@ -80,7 +66,7 @@ class Stuck(Killed):
         def run() -> Any:
             if self._step < 3:
                 return step()
-            if not self.dies:
+            if not self.is_victim:
                 stuck()
             time.sleep(0.5)
             return self._end()

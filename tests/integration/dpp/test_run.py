@@ -28,6 +28,7 @@ from megatronapp.trainer.plugins.scan import ScanPlugin
 from tests.support.agents import agent
 from tests.support.forked import run_forked
 from tests.support.varied_orders import TRIAL_STEPS, Counting, trained
+from tests.support.victim import Victim
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
@@ -146,26 +147,17 @@ def test_settings_that_change_what_a_schedule_does_are_refused_by_name() -> None
         assert all(f"can't run with {name}; unset it" in text for name, text in said.items())
 
 
-class Dying(Plugin):
+class Dying(Victim):
     """One rank dies in the middle of a step's forward passes, and writes down when."""
 
     name = "dying"
-    victim = -1
     died_at = Path()
-
-    @classmethod
-    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
-        plugin = cls()
-        plugin.dies = context.identity.rank == cls.victim
-        return plugin
-
-    dies = False
     passes = 0
 
     def forward_step(self, function: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             self.passes += 1
-            if self.dies and self.passes == 10:
+            if self.is_victim and self.passes == 10:
                 self.died_at.write_text(str(time.monotonic()))
                 os.kill(os.getpid(), signal.SIGKILL)
             return function(*args, **kwargs)

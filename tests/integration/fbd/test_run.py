@@ -27,6 +27,7 @@ from tests.support.disaggregated import FBD, error_of, errors
 from tests.support.forked import run_forked
 from tests.support.training import TINY, Recording, train
 from tests.support.varied_orders import trained
+from tests.support.victim import Victim
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
@@ -39,22 +40,13 @@ MICROBATCHES = 4
 pytestmark = pytest.mark.long
 
 
-class Asked(Plugin):
+class Asked(Victim):
     """A rank gets SIGTERM in step 2."""
 
     name = "asked"
-    victim = -1
-
-    @classmethod
-    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
-        plugin = cls()
-        plugin.is_asked = context.identity.rank == cls.victim
-        return plugin
-
-    is_asked = False
 
     def step_begin(self, step: int) -> None:
-        if self.is_asked and step == 2:
+        if self.is_victim and step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -154,25 +146,17 @@ def waits_of(path: Path) -> dict[str, list[int]]:
     return found
 
 
-class Ending(Plugin):
+class Ending(Victim):
     """One rank is killed, or stopped, in the middle of a step's forward passes."""
 
     name = "ending"
-    victim, number = -1, signal.SIGKILL
-
-    @classmethod
-    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
-        plugin = cls()
-        plugin.ends = context.identity.rank == cls.victim
-        return plugin
-
-    ends = False
+    number = signal.SIGKILL
     passes = 0
 
     def forward_step(self, function: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             self.passes += 1
-            if self.ends and self.passes == 10:
+            if self.is_victim and self.passes == 10:
                 # Who is stopped must end some time, for the test to end.
                 subprocess.Popen(["sh", "-c", f"sleep {STOPPED_SECONDS}; kill -9 {os.getpid()}"])
                 os.kill(os.getpid(), self.number)

@@ -123,6 +123,7 @@ void CudaIpcLane::follow(const OperationPtr& operation, void* stream) {
                         " sends already, all that may be: let their receivers post first");
     }
     if (!reached(operation->flag)) {
+        stream_waits_->add(operation->flag);
         wait(operation->flag, stream);
     }
 }
@@ -156,7 +157,7 @@ bool CudaIpcLane::progress_receives() {
     for (auto each = receives_.begin(); each != receives_.end();) {
         Receive& receive = each->second;
         if (!receive.landing && receive.operation->pending() && reached(in_.done(receive.slot, receive.value)) &&
-            !stream_waits_->driver_may_keep()) {
+            !stream_waits_->driver_may_block()) {
             enter();
             land(receive, landing_stream_);
             moved = true;

@@ -215,7 +215,7 @@ bool StagedLane::copied(const Staging& staging) const {
 // Whether anything happened.
 bool StagedLane::advance(Staging& staging) {
     const Operation& operation = *staging.operation;
-    if (may_be_left(staging) && stream_waits_->driver_may_keep()) {
+    if (may_be_left(staging) && stream_waits_->driver_may_block()) {
         return false;
     }
     if (staging.where == Where::kCopying ? !copied(staging) : !may_copy(staging)) {

@@ -6,10 +6,6 @@
 
 namespace megatronapp::rdma {
 
-bool reached(const Flag& flag) {
-    return static_cast<std::int32_t>(flag.host->load(std::memory_order_acquire) - flag.value) >= 0;
-}
-
 void reach(const Flag& flag) {
     if (!reached(flag)) {
         flag.host->store(flag.value, std::memory_order_release);

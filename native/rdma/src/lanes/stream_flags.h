@@ -14,7 +14,9 @@
 namespace megatronapp::rdma {
 
 // Whether the flag has its value, or one of a later use.
-bool reached(const Flag& flag);
+inline bool reached(const Flag& flag) {
+    return static_cast<std::int32_t>(flag.host->load(std::memory_order_acquire) - flag.value) >= 0;
+}
 // Writes it from the host: streams can't be stopped from waiting.
 void reach(const Flag& flag);
 

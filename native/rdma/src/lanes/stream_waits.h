@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "lanes/stream_flags.h"
@@ -19,14 +20,20 @@ inline thread_local bool is_progress_thread = false;
 // Of all peers of an engine, under its lock.
 class StreamWaits {
 public:
-    void add(const Flag& flag) { flags_.push_back(flag); }
+    void add(const Flag& flag) {
+        drop_reached();  // here, too: a program all of whose messages streams wait for asks for nothing else
+        flags_.push_back(flag);
+    }
     // Whether a call of the driver may not come back before this thread has done something else.
-    bool driver_may_keep() {
-        flags_.erase(std::remove_if(flags_.begin(), flags_.end(), reached), flags_.end());
+    bool driver_may_block() {
+        drop_reached();
         return is_progress_thread && !flags_.empty();
     }
+    std::size_t size() const { return flags_.size(); }
 
 private:
+    void drop_reached() { flags_.erase(std::remove_if(flags_.begin(), flags_.end(), reached), flags_.end()); }
+
     std::vector<Flag> flags_;  // the memory of flags is never given up
 };
 

@@ -3,13 +3,15 @@
 //
 //     completions COUNT
 //
-// Prints how many are left to be told after each; and last how often looking for what nobody announces comes in a second
-// of idling, after 2 ms, 6 ms, 60 ms and a second without movement.
+// Prints how many are left to be told after each; how often looking for what nobody announces comes in a second of
+// idling, after 2 ms, 6 ms, 60 ms and a second without movement; and last of how many streams that have waited, one after
+// the other for so many messages, is known.
 #include <cstdio>
 #include <cstdlib>
 
 #include "core/completions.h"
 #include "core/pace.h"
+#include "lanes/stream_waits.h"
 
 using namespace megatronapp::rdma;
 
@@ -45,4 +47,11 @@ int main(int, char** arguments) {
     for (const std::int64_t idle_ns : {2'000'000, 6'000'000, 60'000'000, 1'000'000'000}) {
         std::printf("%lld\n", static_cast<long long>(pause_between_looks_ns(idle_ns)));
     }
+    StreamWaits waits;
+    std::atomic<std::uint32_t> word{0};
+    for (std::uint32_t i = 1; i <= 1000; ++i) {
+        waits.add(Flag{&word, 0, i});
+        word = i;
+    }
+    std::printf("%zu\n", waits.size());
 }

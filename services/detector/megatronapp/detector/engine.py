@@ -219,9 +219,10 @@ class Engines:
     def take(self, who: Identity | trace_pb2.Identity, message: trace_pb2.SentMessage) -> list[Finding]:
         """The same of a message whose sender is known, and which must not change afterwards."""
         engine = self._engines.get(who.run)
-        if engine is not None and (who.attempt <= engine.attempt or who.job != engine.job):
-            known = who.attempt == engine.attempt and who.job == engine.job
-            return engine.take(who, message) if known else []
+        if engine is not None and who.attempt == engine.attempt and who.job == engine.job:
+            return engine.take(who, message)
+        if engine is not None and (who.attempt < engine.attempt or who.job != engine.job):
+            return []
         changed: list[Finding] = []
         inherited: list[Finding] = []
         if engine is not None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from megatronapp.detector.signals.frontier import Blame, Side
 
-BUSY_SHARE = 0.02
-"""A thread that uses less of a processor than this stands still: one that computes gets this much where fifty share a
+BUSY_SHARE = 0.2
+"""A thread that uses less of a processor than this stands still: one that computes gets this much where five share a
 processor, and one that waits in a collective or message of gloo uses none (measured, below 0.0001)."""
 
 

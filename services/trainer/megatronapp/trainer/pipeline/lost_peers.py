@@ -1,8 +1,9 @@
-"""Ends a rank that waits for a lost one where no error reaches it: within NCCL or CUDA.
+"""Ends a rank that waits for a lost one where no error reaches it: within NCCL or CUDA, or for the store of a host that
+is stopped.
 
 There a rank hears no signal of Python's, and of a peer's death only when NCCL's own time is over, in minutes. The
-engine's thread knows at once: its socket closes. So a thread looks there, gives the rank's own code time to find out,
-and ends the process if that does not. Its launcher then ends the others of its host.
+engine's thread knows at once: its socket closes, or nothing more is heard. So a thread looks there, gives the rank's
+own code time to find out, and ends the process if that does not. Its launcher then ends the others of its host.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@ does not wait for the choice.
 
 The host launches an operation while the one before it runs. Where it chose as soon as it could, when the one before
 that has ended, nothing that arrives meanwhile would be known to the choice: that costs a third to all of what choosing
-gains (`python -m bench.dispatch_ahead`). So it waits until the running operation ends as soon as the host can have
-launched the slowest of those that may follow: a device that overtakes its host would wait for each kernel of it. What
-the running one takes is what its lane usually takes, times how much longer than usual its microbatch has taken in the
+gains (`python -m bench.dispatch_ahead`). So it waits until what is left of the running operation is what the host needs
+to choose and launch the next one, whichever it is: a device that overtakes its host waits for every kernel. What the
+running one takes is what its lane usually takes, times how much longer than usual its microbatch has taken in the
 step's other operations, since sequences differ in length. Where that was wrong by much, it chooses earlier by as much;
 and it never waits beyond the operation's end. What is usual is the median of the newest: the first operations of a
 process take seconds.

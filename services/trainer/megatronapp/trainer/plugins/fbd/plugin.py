@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -20,6 +21,7 @@ from megatronapp.core.trace.values import Progress
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.keyed_dropout import KeyedDropout, KeyedStates
 from megatronapp.trainer.pipeline.alone import NoTransport
+from megatronapp.trainer.pipeline.lost_peers import LostPeers
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.plugins.base import (
     ForwardStep,
@@ -39,7 +41,6 @@ from megatronapp.trainer.plugins.fbd.ordered_step import step_in_order
 from megatronapp.trainer.plugins.fbd.pending import Kind
 from megatronapp.trainer.plugins.fbd.plan import Plan
 from megatronapp.trainer.plugins.fbd.roles import Role
-from megatronapp.trainer.plugins.fbd.watch import Watch
 from megatronapp.trainer.plugins.fbd.weights import Sending, shared_parameters
 from megatronapp.trainer.worlds import World
 
@@ -163,7 +164,7 @@ class FbdPlugin(Plugin):
             PrefixStore("fbd", context.store),
             receive_bytes=plan.receive_bytes if context.placement.role == Role.BACKWARD else 0,
         )
-        self._watch = Watch(lambda: self._link.lost(0.0))
+        self._lost_peers: LostPeers | None = None
         drops = args.hidden_dropout > 0 or args.attention_dropout > 0
         self._seed: int | None = args.seed if drops else None
 
@@ -173,15 +174,23 @@ class FbdPlugin(Plugin):
 
     def failure(self, error: Exception) -> Exception | None:
         """Who waits in a collective or for the store is told of a connection alone: the engine knows whose."""
-        self._watch.end()
+        self._stop_watching()
         if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError | TrainingError):
             return None
         lost = self._link.lost(LOST_SECONDS)
         return TrainingError(lost) if lost and lost not in str(error) else None
 
     def close(self) -> None:
-        self._watch.end()
+        self._stop_watching()
         self._link.abort()
+
+    def _watch_peers(self) -> None:
+        """From when all twins are there until the rank ends by itself."""
+        self._lost_peers = LostPeers(partial(self._link.lost, 0.0))
+
+    def _stop_watching(self) -> None:
+        if self._lost_peers is not None:
+            self._lost_peers.stop()
 
 
 class ForwardPlugin(FbdPlugin):
@@ -205,10 +214,10 @@ class ForwardPlugin(FbdPlugin):
         )
 
     def training_begin(self, step: int, consumed_samples: int, *, loaded: bool) -> None:
-        self._watch.begin()
+        self._watch_peers()
 
     def training_end(self) -> None:
-        self._watch.end()
+        self._stop_watching()
         self._link.close()
 
 
@@ -259,7 +268,7 @@ class BackwardPlugin(FbdPlugin):
         parameters = shared_parameters(self._chunks, self._transformer, self._plan.partition)
         self._sending = Sending(self._link, self._plan.partition, parameters)
         step_in_order(self._optimizer, self._sending.layer_of, self._sending.final)
-        self._watch.begin()
+        self._watch_peers()
 
     def step_begin(self, step: int) -> None:
         if self._dropout is not None:
@@ -295,7 +304,7 @@ class BackwardPlugin(FbdPlugin):
             self._context.request_stop()
 
     def training_end(self) -> None:
-        self._watch.end()
+        self._stop_watching()
         if self._weights_due:
             self._send_weights()
         self._link.begin_turn()
