@@ -60,25 +60,27 @@ export interface Drawn {
   readonly cells: Uint32Array
   readonly start: number
   readonly length: number
+  /** The window's first cell. */
+  readonly from: number
+  /** Drawn ones for each cell of the window. */
+  readonly share: number
 }
 
 /** All cells in view, or one for each of the pixels where there are fewer of these. */
 export function drawnCells(from: number, size: number, all: number, pixels: number): Drawn {
-  if (size > pixels) return { cells: Uint32Array.from({ length: pixels }, (_, i) => Math.min(all - 1, Math.floor(from + ((i + 0.5) * size) / pixels))), start: 0, length: pixels }
+  if (size > pixels) {
+    const cells = Uint32Array.from({ length: pixels }, (_, i) => Math.min(all - 1, Math.floor(from + ((i + 0.5) * size) / pixels)))
+    return { cells, start: 0, length: pixels, from, share: pixels / size }
+  }
   const first = Math.floor(from)
-  const end = Math.min(all, Math.ceil(from + size))
-  return { cells: Uint32Array.from({ length: end - first }, (_, i) => first + i), start: from - first, length: size }
+  const cells = Uint32Array.from({ length: Math.min(all, Math.ceil(from + size)) - first }, (_, i) => first + i)
+  return { cells, start: from - first, length: size, from, share: 1 }
 }
 
 /** Which of the drawn cells stands for this one; -1: it is not in view. */
-export function standsFor({ cells }: Drawn, cell: number): number {
-  let [low, high] = [0, cells.length]
-  while (low < high) {
-    const middle = (low + high) >> 1
-    if (cells[middle] < cell) low = middle + 1
-    else high = middle
-  }
-  return low === cells.length || (low === 0 && cells[0] !== cell) ? -1 : low
+export function standsFor({ cells, start, from, share }: Drawn, cell: number): number {
+  const at = Math.floor((cell + 0.5 - from) * share + start)
+  return at >= 0 && at < cells.length ? at : -1
 }
 
 /** Where a picture of so many cells goes in the room: square cells where that leaves them large enough, else all of it. */

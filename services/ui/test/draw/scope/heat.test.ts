@@ -62,7 +62,7 @@ describe('what is drawn of an axis', () => {
   it('has a pixel for each cell in view, drawn or not', () => {
     const drawn = drawnCells(4, 8, 12, 4)
     expect([...drawn.cells]).toEqual([5, 7, 9, 11])
-    expect([3, 5, 6, 11, 12].map((cell) => standsFor(drawn, cell))).toEqual([-1, 0, 1, 3, -1])
+    expect([3, 4, 5, 6, 7, 11, 12].map((cell) => standsFor(drawn, cell))).toEqual([-1, 0, 0, 1, 1, 3, -1])
   })
 
   it('loses no cell that was sent exactly', async () => {
