@@ -41,7 +41,8 @@ MANY_LANES = (
     "--global-batch-size 8 --use-dpp --dpp-policy interleaved"
 )
 """More receives are posted ahead in a pair's lanes than a heartbeat names of their messages."""
-FROM_STEP, STOPS_IN_PASS = 5, 40
+FROM_STEP, STOPS_IN_PASS = 12, 40
+"""Late enough for what is usual in the job to be known: before that a stall is waited for as at a start."""
 
 
 def rank(flags: str, folder: Path) -> None:
