@@ -17,7 +17,7 @@ from megatronapp.detector.members import Member
 from megatronapp.detector.operation_times import OperationTimes
 from megatronapp.detector.patience import Patience
 from megatronapp.detector.positions import Positions
-from megatronapp.detector.signals.frontier import Blame, Frontier, Side, blame
+from megatronapp.detector.signals.frontier import Blame, Side, blame
 from megatronapp.detector.signals.halted import of_stopped
 from megatronapp.detector.signals.program import calls_of, disagreements
 from megatronapp.detector.signals.silence import Silence, silences
@@ -260,13 +260,15 @@ class Progress:
         if self.stalled_seconds <= CERTAIN_SECONDS and not self._lost:
             self._program, self._program_unix_ns = (), 0
         elif (self._heard_unix_ns - self._program_unix_ns) * NS >= RENEWAL_SECONDS:
-            self._compare(self._everyone().frontiers)
+            self._compare(self._everyone())
             self._program_unix_ns = self._heard_unix_ns
         return bool(self._program)
 
-    def _compare(self, frontiers: Mapping[int, Frontier]) -> None:
-        """Note who calls something else. One that ends gives up what it was in, and what was seen before holds."""
-        self._program = tuple(disagreements(calls_of(frontiers))) or self._program
+    def _compare(self, known: everyone.Everyone) -> None:
+        """Note who calls something else. One that ends gives up what it was in, and what was seen before holds. Where a
+        rank was lost before all had the time to tell, those who have told are not taken for all."""
+        awaited = known.members if self.stalled_seconds <= CERTAIN_SECONDS else {}
+        self._program = tuple(disagreements(calls_of(known.frontiers), awaited)) or self._program
 
     def _everyone(self) -> everyone.Everyone:
         return everyone.of({rank: state.positions for rank, state in self._ranks.items()})
@@ -305,7 +307,7 @@ class Progress:
         computing = frozenset(r for r, s in living.items() if s.computing)
         passing = frozenset(r for r, s in living.items() if s.passing)
         known = self._everyone()
-        self._compare(known.frontiers)
+        self._compare(known)
         frontiers = {rank: known.frontiers[rank] for rank in living}
         of_living = {name for frontier in frontiers.values() for name in frontier}
         members = {name: ranks for name, ranks in known.members.items() if name in of_living}
