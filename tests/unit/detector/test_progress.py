@@ -143,6 +143,20 @@ def test_one_that_a_library_has_ended_in_the_operation_of_the_others_is_not_name
     assert ended_after({rank: waiting() for rank in range(WORLD)}, {CULPRIT}) is None
 
 
+def test_who_called_something_else_is_named_for_the_end_whoever_died_over_it() -> None:
+    beats = {rank: inside(elements=4, data_type="float32") if rank == CULPRIT else waiting() for rank in range(WORLD)}
+
+    for lost in ({CULPRIT}, {3}, {0, 3}):
+        stall = ended_after(beats, lost)
+
+        assert stall is not None
+        assert stall.ended
+        assert [(b.rank, b.side, b.instead) for b in stall.blamed] == [
+            (CULPRIT, Side.PROGRAM, "all_reduce of 8 float32")
+        ]
+        assert stall.silences == dict.fromkeys(lost, Silence.ENDED)
+
+
 def test_nobody_is_named_of_two_that_died() -> None:
     beats = {rank: before() if rank in (1, CULPRIT) else waiting() for rank in range(WORLD)}
 
