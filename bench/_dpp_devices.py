@@ -29,6 +29,7 @@ from bench._blocks import device_name
 from bench._dpp_predicted import DYNAMIC, REPLAY, STOCK, Case, Draws, Predicted, orders_of
 from bench.split_cost import Clock
 from megatronapp.core.pipeline import caps
+from megatronapp.core.pipeline.choosing import FREE
 from megatronapp.core.pipeline.operations import Kind
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
@@ -93,7 +94,7 @@ class CaseRecord:
     """Of the device's memory, all that is used."""
     peaks: dict[str, float] = field(default_factory=dict)
     dispatch_seconds: list[float] = field(default_factory=list)
-    launch_ms: dict[str, float] = field(default_factory=dict)
+    launch_ms: dict[tuple[Kind, int], float] = field(default_factory=dict)
     """Of the host, by kind and chunk, as the pace knows it."""
     padded: list[float] = field(default_factory=list)
     """What spinning took, of what was wanted."""
@@ -241,8 +242,7 @@ class DevicePipeline(DppPlugin):
         if mode != STOCK:
             seen.peaks[mode] = max(seen.peaks.get(mode, 0.0), self._made.peak)
             seen.dispatch_seconds.append(self.dynamic.dispatch_seconds / self._layout.operations)
-            launches = self.dynamic.durations.launches.items()
-            seen.launch_ms = {f"{kind.letter}{chunk}": seconds * 1e3 for (kind, chunk), seconds in launches}
+            seen.launch_ms = {lane: seconds * 1e3 for lane, seconds in self.dynamic.durations.launches.items()}
         if not step.settles:
             seen.spans[mode][step.seed] = span
             between = [self._clock.seconds(before[-1], after[3]) * 1e3 for before, after in pairwise(moments)]
@@ -313,6 +313,9 @@ def described(case: Case, layout: Layout, ranks: list[dict[str, Any]], predicted
         mode: float(np.mean([predicted.run(case, mode, seed).end_ns for seed in of])) / 1e9
         for mode, of in spans.items()
     }
+    free_ns = {
+        mode: sum(predicted.run(case, mode, seed, FREE).end_ns for seed in spans[mode]) for mode in (STOCK, DYNAMIC)
+    }
     bound = float(np.mean([predicted.bound_ns(case, DYNAMIC, seed) for seed in spans[DYNAMIC]])) / 1e9
     gain, gain_simulated = (of[STOCK] / of[DYNAMIC] for of in (seconds, simulated))
     must = case.must(gain_simulated)
@@ -325,6 +328,7 @@ def described(case: Case, layout: Layout, ranks: list[dict[str, Any]], predicted
         "step_ms": {mode: round(of * 1e3, 2) for mode, of in seconds.items()},
         "gain": round(gain, 4),
         "gain_simulated": round(gain_simulated, 4),
+        "gain_simulated_with_a_fast_host": round(free_ns[STOCK] / free_ns[DYNAMIC], 4),
         "must": round(must, 4),
         "goal": case.goal,
         "real_over_predicted": {mode: round(seconds[mode] / simulated[mode], 4) for mode in seconds},
@@ -334,7 +338,9 @@ def described(case: Case, layout: Layout, ranks: list[dict[str, Any]], predicted
         "spun_of_wanted": _quartiles([each for rank in ranks for each in rank["padded"]]),
         "device_gib": {mode: [round(rank["bytes"][mode] / 2**30, 2) for rank in ranks] for mode in seconds},
         "memory_over_stock": round(memory - 1, 4),
-        "launch_ms": [{key: round(ms, 3) for key, ms in rank["launch_ms"].items()} for rank in ranks],
+        "launch_ms": [
+            {f"{kind.letter}{chunk}": round(ms, 3) for (kind, chunk), ms in rank["launch_ms"].items()} for rank in ranks
+        ],
         "short_and_long_gaps_ms": {
             mode: [[round(float(each), 1) for each in np.mean(rank["gaps"][mode], axis=0)] for rank in ranks]
             for mode in seconds
