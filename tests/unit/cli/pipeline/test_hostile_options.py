@@ -38,7 +38,7 @@ COMMON = {
 }
 OWN = {
     "simulate": {NUMBERS: ("cap",), ORDERS: ("schedule", "hint")},
-    "plan": {NUMBERS: ("cap-limit", "forward-devices", "layers", "hidden-size")},
+    "plan": {NUMBERS: ("cap-limit", "forward-devices", "layers", "hidden-size", "head-layers", "embedding-layers")},
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline.arrays import PassTimes
 from megatronapp.core.pipeline.placement import Layout
-from megatronapp.core.pipeline.stage_sizes import LayerTimes, StageSizes
+from megatronapp.core.pipeline.stage_sizes import LayerTimes, StageSizes, Vocabulary
 
 
 def times(layout: Layout, layers: int, *, embedding: float = 0.0, head: float = 0.0) -> PassTimes:
@@ -56,6 +56,16 @@ def test_what_is_added_is_as_many_layers_as_a_stage_has_more() -> None:
     assert not added[:, 1:3].any()
 
 
+def test_two_stages_are_balanced_where_a_layer_is_known() -> None:
+    layout, layer = Layout(stages=2, microbatches=8), np.array([1.0, 2.0, 1.0])
+    of_layers = times(layout, 32)
+
+    given = Vocabulary(head=4.0).added_to(layout, of_layers, layer)
+
+    assert LayerTimes(layout, 32, given, layer).balanced() == StageSizes(18, 14, 0)
+    assert (given - of_layers)[:, -1, -1].tolist() == [4.0, 12.0, 0.0], "the head's W stays in its B"
+
+
 @pytest.mark.parametrize(
     ("stages", "layers", "said"),
     [
@@ -63,7 +73,7 @@ def test_what_is_added_is_as_many_layers_as_a_stage_has_more() -> None:
         (4, 0, "--layers 0 can't be those"),
         (4, 4096, "more than any model has"),
         (2, 32, "has none"),
-        (1, 32, "has none"),
+        (1, 32, "one stage has all layers"),
     ],
 )
 def test_what_a_layer_takes_must_be_told(stages: int, layers: int, said: str) -> None:

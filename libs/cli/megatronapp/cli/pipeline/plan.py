@@ -15,8 +15,10 @@ from megatronapp.cli.pipeline.options import Asked, asked, chunk_numbers
 from megatronapp.cli.pipeline.recorded_run import FromRun
 from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline.arrays import PassTimes
+from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.simulator.planning import Plan, make_plan
 from megatronapp.core.pipeline.simulator.steps import Setting
+from megatronapp.core.pipeline.stage_sizes import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,12 @@ class PlanOptions(FromRun):
     cap_limit: Annotated[int | None, typer.Option(help="activations a stage has memory for; default: stock's peak")] = (
         None
     )
+    embedding_layers: Annotated[
+        float, typer.Option(help="with --layers: as long as so many layers the first stage's embedding takes")
+    ] = 0.0
+    head_layers: Annotated[
+        float, typer.Option(help="with --layers: as long as so many the last stage's output layer with the loss takes")
+    ] = 0.0
 
 
 def plan(options: PlanOptions) -> None:
@@ -55,19 +63,20 @@ def _schedules(question: Asked, numbers: list[int], options: PlanOptions) -> tup
     """The answer as an object, and for people."""
     _refuse_what_does_nothing(options, numbers)
     layouts = [question.layout(number) for number in numbers]
+    model = stage_sizes.Model(question, options.layers, Vocabulary(options.embedding_layers, options.head_layers))
 
-    def planned(given: Sequence[PassTimes], setting: Setting) -> Plan:
+    def planned(of: Sequence[Layout], given: Sequence[PassTimes], setting: Setting) -> Plan:
         return make_plan(
-            layouts, given, setting, cap_limit=options.cap_limit, pending=question.pending,
+            of, given, setting, cap_limit=options.cap_limit, pending=question.pending,
             split_overhead=options.split_overhead, engine=compiled_engine(),
         )  # fmt: skip
 
-    made = planned([question.times(layout) for layout in layouts], question.setting)
+    made = planned(layouts, [model.times(layout) for layout in layouts], question.setting)
     answer = report.of_plan(made, question, options.activation_mib)
     text = report.plan_text(answer)
     if options.layers is not None:
         answer["stage_sizes"] = stage_sizes.proposed(
-            made, question, options.layers, lambda of_sizes, setting: planned([of_sizes], setting)
+            made, model, options.layers, lambda layout, of_sizes, setting: planned([layout], [of_sizes], setting)
         )
         text += f"\n{stage_sizes.text(answer['stage_sizes'])}"
     return answer, text

@@ -28,13 +28,37 @@ class StageSizes:
 
 
 @dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What the first and the last part of a model hold beside their layers, in layers: the embedding, and the output
+    layer with the loss. Raises UsageError."""
+
+    embedding: float = 0.0
+    head: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.embedding <= MOST_LAYERS and 0 <= self.head <= MOST_LAYERS):
+            raise UsageError(f"--embedding-layers and --head-layers are from 0 to {MOST_LAYERS}")
+
+    def added_to(self, layout: Layout, times: PassTimes, layer: Floats) -> PassTimes:
+        """The head's W stays in its B."""
+        added = np.array(times, float)
+        added[:, 0, 0] += self.embedding * layer
+        stage, chunk = layout.place(layout.parts - 1)
+        forward, dgrad, wgrad = self.head * layer
+        added[: Kind.WGRAD, stage, chunk] += forward, dgrad + wgrad
+        return added
+
+
+@dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Of a pipeline whose stages have equally many layers. times: what its passes took; layer: by kind, one layer on a
-    stage. Raises UsageError where the layers do not divide, or no stage holds layers alone."""
+    """Of a pipeline whose stages have equally many layers. times: what its passes took; known: by kind, what a layer
+    takes, where that need not be told from parts that hold nothing else. Raises UsageError where the layers do not
+    divide, or nothing tells what one takes."""
 
     layout: Layout
     layers: int
     times: PassTimes
+    known: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.layers < 1 or self.layers % self.layout.parts:
@@ -44,7 +68,10 @@ class LayerTimes:
             )
         if self.layers > MOST_LAYERS:
             raise UsageError(f"--layers {self.layers} is more than any model has: at most {MOST_LAYERS}")
-        if self.layout.parts < LEAST_PARTS or self.layout.stages < 2 or self.layout.placement is Placement.V:
+        if self.layout.stages < 2:
+            raise UsageError("one stage has all layers: leave --layers out, or plan for more --stages")
+        measurable = self.layout.parts >= LEAST_PARTS and self.layout.placement is not Placement.V
+        if self.known is None and not measurable:
             raise UsageError(
                 "a layer's time is told from stages between the first and the last, of which this pipeline has none: "
                 "leave --layers out"
@@ -52,7 +79,9 @@ class LayerTimes:
 
     @property
     def layer(self) -> Floats:
-        """By kind, in ns: the mean over parts that hold nothing else."""
+        """By kind, in ns: what is known, or the mean over parts that hold nothing else."""
+        if self.known is not None:
+            return self.known
         inner = [self.layout.place(part) for part in range(1, self.layout.parts - 1)]
         of_parts = np.array([self.times[:, stage, chunk] for stage, chunk in inner])
         return np.asarray(of_parts.mean(axis=0) / (self.layers // self.layout.parts))

@@ -6,10 +6,11 @@ import pytest
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline import caps
+from megatronapp.core.pipeline.lanes import WHOLE
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.simulator.links import Links
-from megatronapp.core.pipeline.simulator.planning import WORTH, make_plan
-from megatronapp.core.pipeline.simulator.steps import Setting, StepEnd
+from megatronapp.core.pipeline.simulator.planning import WORTH, Candidate, make_plan, stock_order
+from megatronapp.core.pipeline.simulator.steps import Setting, StepEnd, simulate_steps, with_backward
 from megatronapp.core.pipeline.simulator.times import Variation, equal_times
 
 LAYOUT = Layout(stages=4, chunks=2, microbatches=16)
@@ -64,3 +65,20 @@ def test_the_fastest_stands_first_and_nothing_much_faster_than_the_chosen_was_le
 def test_a_limit_below_anything_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing fits into 1 activations; a pipeline of this layout holds at least 2"):
         make_plan([LAYOUT], [times()], QUIET, cap_limit=1)
+
+
+@pytest.mark.parametrize("layout", [Layout(stages=2, chunks=2, microbatches=8), LAYOUT, replace(LAYOUT, chunks=1)])
+@pytest.mark.parametrize("overhead", [0.0, 0.03, 0.1])
+def test_putting_off_w_of_some_layers_is_no_better_than_of_all_or_of_none(layout: Layout, overhead: float) -> None:
+    def step_ns(share: float) -> float:
+        """With W of such a share of each chunk's layers put off."""
+        of = replace(layout, split=share > 0)
+        own = equal_times(layout, 10e6, 13e6 + 7e6 * (1 - share), 7e6 * share)
+        hint = "interleaved-zb" if share else stock_order(layout)
+        setting = with_backward(replace(QUIET, draws=1), 1 + overhead * share)
+        pending = round(WHOLE * share) or WHOLE
+        return float(simulate_steps(of, Candidate(of, hint, None).schedule(pending), own, setting).step_ns.mean())
+
+    some = min(step_ns(share) for share in (0.25, 0.5, 0.75))
+
+    assert min(step_ns(0.0), step_ns(1.0)) < some * (1 + WORTH)
