@@ -49,15 +49,19 @@ class NcclRecords:
 
     def recorded(self, table: StepTable) -> StepTable:
         """The step, with what NCCL told in it."""
+        return replace(table, nccl=tuple(self.of_step(table.step).items()))
+
+    def of_step(self, step: int) -> dict[int, list[trace_pb2.NcclTally]]:
+        """By rank."""
         tallies: dict[int, list[trace_pb2.NcclTally]] = {rank: [] for rank in range(self._layout.world)}
-        nic, late = self._sizes("nic", table.step, 1.0), self._sizes("late", table.step, 0.0)
-        stalled = self._sizes("stalled", table.step, 0.0)
+        nic, late = self._sizes("nic", step, 1.0), self._sizes("late", step, 0.0)
+        stalled = self._sizes("stalled", step, 0.0)
         for kind, groups in self._groups.items():
             for number, ranks in enumerate(groups):
                 if kind in ("tp", "dp"):
                     hash_ = (hash_of(kind) << 32) + number
-                    self._collective(tallies, table.step, ranks, hash_, nic, late, stalled)
-        return replace(table, nccl=tuple(tallies.items()))
+                    self._collective(tallies, step, ranks, hash_, nic, late, stalled)
+        return tallies
 
     def _sizes(self, kind: str, step: int, usual: float) -> np.ndarray:
         sizes = np.full(self._layout.world, usual)
