@@ -27,7 +27,7 @@ START = "nccl_start"
 BESIDE = math.log(1.5)
 """Healthy transfers of one kind differ by less: by where their members are."""
 LEAST_PEERS = 3
-MOST_TRANSFERS = 1 << 16
+MOST_TRANSFERS = 1 << 14
 """That are watched; later ones are left out."""
 NOISE: Mapping[str, Noise] = {
     TRANSFER: Noise(floor=0.05, prior=0.10, clip=8, allowance=math.inf, smallest=0.10, together=True),
