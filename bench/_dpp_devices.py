@@ -26,7 +26,8 @@ import torch.distributed as dist
 from megatron.core.pipeline_parallel import schedules
 
 from bench._blocks import device_name
-from bench._dpp_predicted import DYNAMIC, REPLAY, STOCK, Case, Draws, Predicted, orders_of
+from bench._dpp_predicted import DYNAMIC, PLANNED, REPLAY, STOCK, Case, Draws, Predicted, orders_of
+from bench._dpp_rows import described
 from bench.split_cost import Clock
 from megatronapp.core.pipeline import caps
 from megatronapp.core.pipeline.operations import Kind
@@ -44,10 +45,11 @@ from tests.support.training import train
 CHUNKS = 2
 WARM_UP = (STOCK, DYNAMIC, STOCK, DYNAMIC)
 HINTED = ("depth-first", "breadth-first")
-MEMORY_LIMIT_RATIO = 0.02
+ORDERED = (PLANNED, REPLAY)
+"""What the trainer runs in an order that is given, so that its host runs ahead of its device."""
 SHORT_GAP_MS = 1.0
 AHEAD = 1
-"""Operations that megatron-core's host may be ahead of the device where messages come late."""
+"""Operations that a host which chooses nothing may be ahead of the device where messages come late."""
 BITS = {2: torch.int16, 4: torch.int32}
 
 
@@ -67,7 +69,7 @@ def plan(cases: Sequence[Case], rounds: int, steps: int, *, replay: bool) -> lis
     """Blocks of all modes in a drawn order, round for round; the first case must be the quiet one."""
     planned = [Planned(cases[0], mode, 0, settles=True) for mode in WARM_UP]
     for number, case in enumerate(cases):
-        modes = [STOCK, DYNAMIC, *(HINTED if number == 0 else [REPLAY] * replay)]
+        modes = [STOCK, DYNAMIC, PLANNED, *(HINTED if number == 0 else [REPLAY] * replay)]
         for turn in range(rounds):
             for mode in random.Random(turn).sample(modes, len(modes)):
                 seeds = range(turn * (steps + 1), (turn + 1) * (steps + 1))
@@ -93,7 +95,7 @@ class CaseRecord:
     """Of the device's memory, all that is used."""
     peaks: dict[str, float] = field(default_factory=dict)
     dispatch_seconds: list[float] = field(default_factory=list)
-    launch_ms: dict[str, float] = field(default_factory=dict)
+    launch_ms: dict[tuple[Kind, int], float] = field(default_factory=dict)
     """Of the host, by kind and chunk, as the pace knows it."""
     padded: list[float] = field(default_factory=list)
     """What spinning took, of what was wanted."""
@@ -125,11 +127,10 @@ class DevicePipeline(DppPlugin):
         self._clock, self._delay = Clock(context.device), Delay(context.device)
         self._too_long = 1.0  # what spinning took of what was wanted
         self._wgrad = _TimedWgrad(self)
-        self._policies = self._policy  # type: ignore[assignment]
         assert isinstance(self._pipeline.transport, NativeTransport)
         self._pipeline.transport.late_seconds = self._late_seconds
         self._draws = Draws(self._layout)
-        self._orders = {mode: orders_of(mode, self._layout) for mode in (DYNAMIC, *HINTED)}
+        self._orders = {mode: orders_of(mode, self._layout) for mode in (DYNAMIC, PLANNED, *HINTED)}
         self._number = 0
         self._seen = CaseRecord()
         self._moments: list[tuple[Kind, int, float, Any, Any, Any]] = []
@@ -166,7 +167,7 @@ class DevicePipeline(DppPlugin):
 
     def _policy(self, layout: Layout, stage: int) -> StagePolicy:
         mode = self.planned[self._number].mode
-        self._made = StagePolicy(layout, stage, self._orders[mode][stage], cap=self._cap, strict=mode == REPLAY)
+        self._made = StagePolicy(layout, stage, self._orders[mode][stage], cap=self._cap, strict=mode in ORDERED)
         return self._made
 
     # ---- operations
@@ -186,7 +187,7 @@ class DevicePipeline(DppPlugin):
             self._delay(wanted / self._too_long)
         end = self._clock.now()
         self._moments.append((kind, chunk, wanted, begin, middle, end))
-        if step.case.late_ratio and step.mode == STOCK and self._device.type == "cuda":
+        if step.case.late_ratio and step.mode in (STOCK, *ORDERED) and self._device.type == "cuda":
             self._stay_close(end)
         return result
 
@@ -240,9 +241,9 @@ class DevicePipeline(DppPlugin):
         seen.bytes[mode] = max(seen.bytes.get(mode, 0), used_bytes(self._device))
         if mode != STOCK:
             seen.peaks[mode] = max(seen.peaks.get(mode, 0.0), self._made.peak)
-            seen.dispatch_seconds.append(self.dynamic.dispatch_seconds / self._layout.operations)
-            launches = self.dynamic.durations.launches.items()
-            seen.launch_ms = {f"{kind.letter}{chunk}": seconds * 1e3 for (kind, chunk), seconds in launches}
+            if mode not in ORDERED:
+                seen.dispatch_seconds.append(self.dynamic.dispatch_seconds / self._layout.operations)
+            seen.launch_ms = {lane: seconds * 1e3 for lane, seconds in self.dynamic.durations.launches.items()}
         if not step.settles:
             seen.spans[mode][step.seed] = span
             between = [self._clock.seconds(before[-1], after[3]) * 1e3 for before, after in pairwise(moments)]
@@ -305,61 +306,6 @@ class StockAlone(Plugin):
         return run
 
 
-def described(case: Case, layout: Layout, ranks: list[dict[str, Any]], predicted: Predicted) -> dict[str, Any]:
-    """A case's row."""
-    spans = {mode: _spans(ranks, mode) for mode in ranks[0]["spans"]}
-    seconds = {mode: float(np.mean(list(of.values()))) for mode, of in spans.items()}
-    simulated = {
-        mode: float(np.mean([predicted.run(case, mode, seed).end_ns for seed in of])) / 1e9
-        for mode, of in spans.items()
-    }
-    bound = float(np.mean([predicted.bound_ns(case, DYNAMIC, seed) for seed in spans[DYNAMIC]])) / 1e9
-    gain, gain_simulated = (of[STOCK] / of[DYNAMIC] for of in (seconds, simulated))
-    must = case.must(gain_simulated)
-    fullest = {mode: max(rank["bytes"][mode] for rank in ranks) for mode in (DYNAMIC, STOCK)}
-    memory = fullest[DYNAMIC] / max(1, fullest[STOCK])  # the cap is one for all stages: the fullest decides what fits
-    passes = predicted.mean_ms(DYNAMIC)
-    alike = all(len(set().union(*rank["results"].values())) <= 2 for rank in ranks)  # with and without gradients
-    return {
-        "steps": {mode: len(of) for mode, of in spans.items()},
-        "step_ms": {mode: round(of * 1e3, 2) for mode, of in seconds.items()},
-        "gain": round(gain, 4),
-        "gain_simulated": round(gain_simulated, 4),
-        "must": round(must, 4),
-        "goal": case.goal,
-        "real_over_predicted": {mode: round(seconds[mode] / simulated[mode], 4) for mode in seconds},
-        "over_bound_ratio": round(seconds[DYNAMIC] / bound - 1, 4),
-        "forward_dgrad_wgrad_ms": [round(each, 3) for each in passes],
-        "stock_forward_backward_ms": [round(each, 3) for each in predicted.mean_ms(STOCK)[:2]],
-        "spun_of_wanted": _quartiles([each for rank in ranks for each in rank["padded"]]),
-        "device_gib": {mode: [round(rank["bytes"][mode] / 2**30, 2) for rank in ranks] for mode in seconds},
-        "memory_over_stock": round(memory - 1, 4),
-        "launch_ms": [{key: round(ms, 3) for key, ms in rank["launch_ms"].items()} for rank in ranks],
-        "short_and_long_gaps_ms": {
-            mode: [[round(float(each), 1) for each in np.mean(rank["gaps"][mode], axis=0)] for rank in ranks]
-            for mode in seconds
-        },
-        "most_in_flight": {mode: max(rank["peaks"][mode] for rank in ranks) for mode in ranks[0]["peaks"]},
-        "cap": caps.stock_cap(layout),
-        "dispatch_microseconds": round(max(median(rank["dispatch_seconds"]) for rank in ranks) * 1e6, 1),
-        "losses": ranks[-1]["losses"],
-        "losses_and_gradients_alike": alike,
-        "ok": bool(gain >= must and memory <= 1 + MEMORY_LIMIT_RATIO and alike),
-    }
-
-
-def _spans(ranks: list[dict[str, Any]], mode: str) -> dict[int, float]:
-    """By seed, in seconds, of all ranks together."""
-    return {
-        seed: max(rank["spans"][mode][seed][1] for rank in ranks) - min(rank["spans"][mode][seed][0] for rank in ranks)
-        for seed in ranks[0]["spans"][mode]
-    }
-
-
-def _quartiles(values: list[float]) -> list[float]:
-    return [round(float(each), 4) for each in np.percentile(values, (25, 50, 75))] if values else []
-
-
 def digest(outputs: Any, chunks: Sequence[Any]) -> str:
     """Losses, and a sum of the gradients' bits where chunks are given; they have none where they are not the last."""
     losses = torch.stack(outputs).tolist() if outputs else []
@@ -405,22 +351,6 @@ def run_planned(flags: str, planned: list[Planned], what: str, limit_seconds: fl
     iterations = f"--train-iters {len(planned)}"
     train(f"{flags} --use-dpp --dpp-policy interleaved {iterations}", plugins=(DevicePipeline,))
     return DevicePipeline.rows
-
-
-def beside_stock_alone(what: str, quiet: dict[str, Any], alone: list[tuple[float, int]]) -> dict[str, Any]:
-    """The row of megatron-core's schedule without the plug-in, with what MegaDPP adds to its memory."""
-    step_ms = max(seconds for seconds, _ in alone) * 1e3
-    dynamic = quiet["device_gib"][DYNAMIC]
-    gib = [used / 2**30 for _, used in alone]
-    ratio = max(dynamic) / max(1e-9, max(gib))
-    return {
-        "what": f"quiet, without the plug-in, over torch's messages, {what}",
-        "step_ms": round(step_ms, 2),
-        "gain": round(step_ms / quiet["step_ms"][DYNAMIC], 4),
-        "device_gib": [round(each, 2) for each in gib],
-        "memory_over_stock": round(ratio - 1, 4),
-        "ok": ratio <= 1 + MEMORY_LIMIT_RATIO,
-    }
 
 
 def run_alone(flags: str, steps: int, limit_seconds: float) -> tuple[float, int]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from megatronapp.core.pipeline import caps, orders
 from megatronapp.core.pipeline.arrays import Floats, PassTimes, Whole
-from megatronapp.core.pipeline.choosing import FREE, Choosing
+from megatronapp.core.pipeline.choosing import CHOOSING_NS, FREE, LAUNCH_NS, Choosing
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.simulator.bound import step_bound_ns
@@ -18,7 +18,8 @@ from megatronapp.core.pipeline.simulator.links import Links, wire
 from megatronapp.core.pipeline.simulator.run import Run, dynamic, run, strict
 from megatronapp.core.pipeline.simulator.times import durations_of, lognormal
 
-STOCK, DYNAMIC, REPLAY = "stock", "dynamic", "replay"
+STOCK, DYNAMIC, PLANNED, REPLAY = "stock", "dynamic", "planned", "replay"
+"""planned: the hint's order as it is; replay: the order that choices make of it on a quiet machine."""
 HINT = "interleaved-zb"
 QUIET_MUST = 0.98
 LATE_FORWARDS = 3
@@ -48,8 +49,8 @@ CASES = (
 
 
 def orders_of(mode: str, layout: Layout) -> list[list[Operation]]:
-    """Hints of the modes that choose."""
-    return orders.all_stages(HINT if mode == DYNAMIC else mode, layout)
+    """Hints of the modes that choose, and what is planned."""
+    return orders.all_stages(HINT if mode in (DYNAMIC, PLANNED) else mode, layout)
 
 
 @dataclass
@@ -116,10 +117,26 @@ class Predicted:
         """Of F, B and W of a chunk."""
         return [float(each) / 1e6 for each in self.times(self.layout, self.ranks, mode).mean(axis=(1, 2))]
 
-    def run(self, case: Case, mode: str, seed: int, choosing: Choosing = FREE) -> Run:
+    def choosing(self, layout: Layout) -> Choosing:
+        """As the trainer chooses where operations are launched on a device: by what that took each rank's host."""
+        host_ns = np.zeros((layout.stages, layout.lanes), np.int64)
+        for stage, rank in enumerate(self.ranks):
+            for (kind, chunk), milliseconds in rank.get("launch_ms", {}).items():
+                lane_kind = min(kind, layout.kinds[-1])  # without the split a backward pass launches W, too
+                host_ns[stage, layout.lane(lane_kind, chunk)] += round(milliseconds * 1e6)
+        if not host_ns.any():
+            return FREE
+        lead_ns = np.broadcast_to(host_ns.max(axis=1, keepdims=True) + CHOOSING_NS, host_ns.shape)
+        return Choosing(lead_ns, LAUNCH_NS, host_ns)
+
+    def run(self, case: Case, mode: str, seed: int, choosing: Choosing | None = None) -> Run:
+        """`choosing`: as the trainer does, unless told otherwise."""
         layout, durations, late = self._step(case, mode, seed)
+        choosing = self.choosing(layout) if choosing is None else choosing
         if mode == STOCK:
             schedule = strict(mode, layout, orders.all_stages("interleaved", layout))
+        elif mode == PLANNED:
+            schedule = strict(mode, layout, orders_of(mode, layout))
         elif mode == REPLAY:
             schedule = strict(mode, layout, self.run(Case("quiet"), DYNAMIC, 0).orders())
         else:

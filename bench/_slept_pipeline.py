@@ -177,7 +177,6 @@ class SleptPipeline(DppPlugin):
         self._slept = self._worked = 0.0
         self._wgrad = _SleptWgrad(self)
         self._orders = self.setting.orders(self.mode)
-        self._policies = self._policy  # type: ignore[assignment]
         self._made: StagePolicy | None = None
         assert isinstance(self._pipeline.transport, NativeTransport)
         self._pipeline.transport.late_seconds = self._late_seconds

@@ -3,10 +3,11 @@
 The host launches an operation while the one before it runs, so that it chooses before it knows all that will have come.
 Simulated: `free`, choosing and launching cost nothing, and the choice is made when it is needed; `soon`, when the
 operation before the newest has ended; `paced`, as long before the newest ends as choosing and launching take, as the
-trainer does (megatronapp.trainer.pipeline.pace), which has to guess when that is; `late`, when the newest has ended.
-All but `free` pay `--launch-ms` from the choice to the first kernel. Printed is the gain over megatron-core's
-interleaved schedule, the mean over `--draws`; one JSON object a row. Passes are those measured on an H100 unless told
-otherwise.
+trainer does (megatronapp.trainer.pipeline.pace), which has to guess when that is; `late`, when the newest has ended;
+`planned`, the hint's order as it is, launched as soon as the host can. All that choose but `free` pay
+`--launch-ms` from the choice to the first kernel, and all but `free` `--host-ms`, which the host takes to launch a
+whole pass: megatron-core's schedule, too. Printed is the gain over that one, interleaved, the mean over `--draws`; one
+JSON object a row. Passes are those measured on an H100 unless told otherwise.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from bench._dpp_predicted import CASES, DYNAMIC, STOCK, Case, Draws, Predicted
-from megatronapp.core.pipeline.choosing import CHOOSING_NS, Choosing
+from bench._dpp_predicted import CASES, DYNAMIC, PLANNED, STOCK, Case, Draws, Predicted
+from megatronapp.core.pipeline.choosing import CHOOSING_NS, FREE, Choosing
 from megatronapp.core.pipeline.operations import Kind
 from megatronapp.core.pipeline.placement import Layout
 
@@ -32,17 +33,23 @@ WHOLE_OPERATION_NS = 1 << 40
 """A lead that no operation is as long as."""
 
 
-def modes(launch_ns: int) -> dict[str, Choosing]:
+def modes(predicted: Predicted, launch_ns: int) -> dict[str, tuple[str, Choosing]]:
+    """What is run, and when it is chosen."""
+    host_ns = predicted.choosing(predicted.layout).host_ns
+    lead_ns = CHOOSING_NS + max(launch_ns, int(np.max(host_ns)))
     return {
-        "free": Choosing(),
-        "soon": Choosing(WHOLE_OPERATION_NS, launch_ns),
-        "paced": Choosing(launch_ns + CHOOSING_NS, launch_ns),
-        "late": Choosing(0, launch_ns),
+        "free": (DYNAMIC, FREE),
+        "soon": (DYNAMIC, Choosing(WHOLE_OPERATION_NS, launch_ns, host_ns)),
+        "paced": (DYNAMIC, Choosing(lead_ns, launch_ns, host_ns)),
+        "late": (DYNAMIC, Choosing(0, launch_ns, host_ns)),
+        "planned": (PLANNED, Choosing(host_ns=host_ns)),
     }
 
 
-def pipeline(stages: int, microbatches: int, passes_ms: Sequence[float] = PASSES_MS) -> Predicted:
-    """Of stages that are alike."""
+def pipeline(
+    stages: int, microbatches: int, passes_ms: Sequence[float] = PASSES_MS, host_ms: Sequence[float] = (0, 0, 0)
+) -> Predicted:
+    """Of stages that are alike, and so are their hosts, which take so long to launch F, B and W."""
     layout = Layout(stages=stages, chunks=CHUNKS, microbatches=microbatches, split=True)
     forward, dgrad, wgrad = (each * 1e6 for each in passes_ms)
     passes = {
@@ -53,7 +60,8 @@ def pipeline(stages: int, microbatches: int, passes_ms: Sequence[float] = PASSES
         mode: {(kind, chunk): each for kind, each in of.items() for chunk in range(CHUNKS)}
         for mode, of in passes.items()
     }
-    ranks = [{"passes": by_lane}] * stages
+    launch_ms = {(kind, chunk): host_ms[kind] for kind in Kind for chunk in range(CHUNKS)}
+    ranks = [{"passes": by_lane, "launch_ms": launch_ms}] * stages
     draws = Draws(layout)
     draws.base = Predicted.times(layout, ranks, DYNAMIC)
     return Predicted(layout, draws, ranks)
@@ -61,17 +69,17 @@ def pipeline(stages: int, microbatches: int, passes_ms: Sequence[float] = PASSES
 
 def gains(predicted: Predicted, case: Case, seed: int, launch_ns: int) -> dict[str, float]:
     """Over megatron-core's schedule, by mode."""
-    stock_ns = predicted.run(case, STOCK, seed).end_ns
-    return {
-        mode: stock_ns / predicted.run(case, DYNAMIC, seed, choosing).end_ns
-        for mode, choosing in modes(launch_ns).items()
-    }
+    found = {}
+    for name, (mode, choosing) in modes(predicted, launch_ns).items():
+        stock_ns = predicted.run(case, STOCK, seed, FREE if choosing is FREE else None).end_ns
+        found[name] = stock_ns / predicted.run(case, mode, seed, choosing).end_ns
+    return found
 
 
 def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     launch_ns = round(options.launch_ms * 1e6)
     for stages, microbatches in SIZES:
-        predicted = pipeline(stages, microbatches, options.passes_ms)
+        predicted = pipeline(stages, microbatches, options.passes_ms, options.host_ms)
         for case in CASES:
             found = [gains(predicted, case, seed, launch_ns) for seed in range(options.draws)]
             means = {mode: round(float(np.mean([each[mode] for each in found])), 4) for mode in found[0]}
@@ -84,6 +92,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--launch-ms", type=float, default=0.2, help="from a choice to its first kernel; default 0.2")
     parser.add_argument(
         "--passes-ms", type=float, nargs=3, default=PASSES_MS, metavar=("F", "B", "W"), help="of a chunk"
+    )
+    parser.add_argument(
+        "--host-ms",
+        type=float,
+        nargs=3,
+        default=(0, 0, 0),
+        metavar=("F", "B", "W"),
+        help="to launch one; default 0 0 0",
     )
     for row in rows(parser.parse_args(argv)):
         print(json.dumps(row), flush=True)

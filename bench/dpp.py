@@ -35,7 +35,7 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting devices 
 import numpy as np
 import torch
 
-from bench import _dpp_devices
+from bench import _dpp_devices, _dpp_rows
 from bench._dpp_predicted import CASES
 from bench._model import COMMON, PRESETS
 from bench._slept_pipeline import (
@@ -156,7 +156,7 @@ def _on_gpus(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         print(json.dumps(failed), flush=True)
         yield failed
         return
-    row = _dpp_devices.beside_stock_alone(what, rows[0], alone)
+    row = _dpp_rows.beside_stock_alone(what, rows[0], alone)
     print(json.dumps(row), flush=True)
     yield row
 

@@ -39,7 +39,6 @@ class Delayed(DppPlugin):
         self._rank = context.identity.rank
         self._random = random.Random(self._rank)
         self._made: list[StagePolicy] = []
-        self._policies = self._policy  # type: ignore[assignment]
         assert isinstance(self._pipeline.transport, NativeTransport)
         self._pipeline.transport.late_seconds = self._late_seconds
 

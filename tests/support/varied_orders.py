@@ -17,7 +17,7 @@ from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.dpp import DppPlugin
-from megatronapp.trainer.plugins.dpp.trial import Trial
+from megatronapp.trainer.plugins.dpp.trial import DYNAMIC, PLANNED, STOCK, Trial
 from tests.support.random_pipelines import random_order
 from tests.support.training import TINY, train
 
@@ -25,7 +25,8 @@ STEPS = 8
 """Of a run in which each has another order."""
 HINTS = ("interleaved", "depth-first", "breadth-first")
 SMALLEST_CAP_FROM = len(HINTS) + 1
-TRIAL_STEPS = 6
+TRIAL_KINDS = (DYNAMIC, PLANNED, STOCK)
+TRIAL_STEPS = 2 * len(TRIAL_KINDS)
 
 
 @dataclass
@@ -89,7 +90,7 @@ class Counting(DppPlugin):
 
     def __init__(self, args: argparse.Namespace, context: PluginContext) -> None:
         super().__init__(args, context)
-        self._trial = Trial(wanted=self._trial.wanted, warm_up_steps=2, steps=TRIAL_STEPS - 2)
+        self._trial = Trial(self._trial.kinds, warm_up_steps=1, steps=1)
 
     def schedule(self, function: Any) -> Any:
         scheduled = super().schedule(function)
@@ -110,7 +111,6 @@ class Varied(DppPlugin):
         super().__init__(args, context)
         self._rank = context.identity.rank
         self._made: list[StagePolicy] = []
-        self._policies = self._policy  # type: ignore[assignment]
 
     def schedule(self, function: Any) -> Any:
         scheduled = super().schedule(function)

@@ -38,6 +38,25 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "experts": ({"parallelism": {"expert": 4}}, "parallelism.tensor x pipeline x expert"),
     "chunks": ({"parallelism": {"virtualPipeline": 2}}, "virtualPipeline needs parallelism.pipeline"),
     "fbd": ({"plugins": {"fbd": {"enabled": True}}, "parallelism": {"context": 2}}, "plugins.fbd needs"),
+    "fbd experts": (
+        {"plugins": {"fbd": {"enabled": True, "mode": "Linears"}}, "parallelism": {"pipeline": 2, "expert": 2}},
+        "plugins.fbd runs experts in mode Input alone",
+    ),
+    "fbd replicas": (
+        {"plugins": {"fbd": {"enabled": True}}, "parallelism": {"pipeline": 2, "expert": 2}, "nodes": 4},
+        "replicas x parallelism.context to be a multiple of parallelism.expert",
+    ),
+    "fbd tensor": (
+        {"plugins": {"fbd": {"enabled": True, "forwardTensor": 3}}, "parallelism": {"tensor": 2, "pipeline": 2}},
+        "plugins.fbd.forwardTensor must divide parallelism.tensor",
+    ),
+    "fbd linears": (
+        {
+            "plugins": {"fbd": {"enabled": True, "mode": "Linears", "forwardTensor": 1}},
+            "parallelism": {"tensor": 2, "pipeline": 2},
+        },
+        "as many forward as backward tensor ranks with experts and in mode Linears",
+    ),
     "fbd ranks": (
         {"plugins": {"fbd": {"enabled": True}}, "parallelism": {"pipeline": 2}, "nodes": 3},
         "forward and backward ranks",

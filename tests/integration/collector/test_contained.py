@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from megatronapp.collector.blocks import SummaryBlock
 from megatronapp.collector.jobs import Attempt
 from megatronapp.collector.journal import Journal
 from megatronapp.collector.store import Store
+from megatronapp.core.bus import Topic
 from megatronapp.core.quarantine import Entry, entries, release
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 from tests.integration.collector.conftest import Running, Start, StartProcess
@@ -246,6 +247,32 @@ async def test_a_message_that_can_not_be_applied_is_set_aside_acknowledged_and_t
     await running.collector.stop()
     again = await start()
     assert await steps_of(again, OTHER) == await steps_of(again, VICTIM) == [1, 2, 3]
+
+
+async def test_what_is_handed_back_is_done_with_also_when_the_bus_takes_it_after_the_store(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Attempt.take
+    monkeypatch.setattr(Attempt, "take", raising(lambda _, received: received.message.summary.step == 2, original))
+    running = await start(flush_seconds=0.05)
+    await run_job(running, OTHER)
+    monkeypatch.setattr(Attempt, "take", original)
+    bus_goes_on, publish_all = asyncio.Event(), running.bus.publish_all
+
+    async def publish_when_it_goes_on(topic: Topic, messages: Sequence[tuple[str, bytes]]) -> None:
+        await bus_goes_on.wait()
+        await publish_all(topic, messages)
+
+    monkeypatch.setattr(running.bus, "publish_all", publish_when_it_goes_on)
+    folder = tmp_path / "data" / "quarantine"
+    (kept,) = set_aside(tmp_path)
+
+    release(folder, kept.id)
+    await until(lambda: bool(list((tmp_path / "data" / "store" / OTHER).glob("attempt-1/steps-*-2-2.parquet"))))
+    assert list((folder / "released").iterdir()), "the bus does not have it yet"
+    bus_goes_on.set()
+
+    await until(lambda: not list((folder / "released").iterdir()))
 
 
 async def until(true: Callable[[], bool]) -> None:

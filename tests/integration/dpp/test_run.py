@@ -16,6 +16,7 @@ from megatron.core.utils import get_model_config
 
 from megatronapp.cli.pipeline.recordings import rank_files, read_recording
 from megatronapp.core.errors import TrainingError, UsageError
+from megatronapp.core.pipeline.orders import all_stages
 from megatronapp.core.pipeline.pass_codes import unpacked
 from megatronapp.core.pipeline.schedule_csv import read_csv
 from megatronapp.core.trace import file as trace_files
@@ -27,7 +28,7 @@ from megatronapp.trainer.plugins.dpp import DppPlugin
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from tests.support.agents import agent
 from tests.support.forked import run_forked
-from tests.support.varied_orders import TRIAL_STEPS, Counting, trained
+from tests.support.varied_orders import STOCK, TRIAL_KINDS, TRIAL_STEPS, Counting, trained
 from tests.support.victim import Victim
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
@@ -35,7 +36,7 @@ pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not ins
 TWO = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
 
 
-def test_auto_tries_both_in_turns_and_its_order_can_be_replayed(tmp_path: Path) -> None:
+def test_auto_tries_all_in_turns_and_its_order_can_be_replayed(tmp_path: Path) -> None:
     file, steps = tmp_path / "order.csv", TRIAL_STEPS + 2
     stock = run_forked(2, partial(trained, steps=steps), TWO)
 
@@ -48,8 +49,10 @@ def test_auto_tries_both_in_turns_and_its_order_can_be_replayed(tmp_path: Path) 
     assert auto[-1].losses == stock[-1].losses
     kinds = [[bool(order) for order in each.orders] for each in auto]
     assert kinds[0] == kinds[1]  # both ranks decided alike
-    assert kinds[0][:TRIAL_STEPS] == [True, False] * (TRIAL_STEPS // 2)
+    assert kinds[0][:TRIAL_STEPS] == [kind != STOCK for kind in TRIAL_KINDS] * 2
     assert kinds[0][TRIAL_STEPS] == kinds[0][TRIAL_STEPS + 1]
+    hint = all_stages("interleaved-zb", layout)
+    assert [each.orders[1] for each in auto] == hint, "a planned step runs the hint as it is"
     assert (layout.stages, layout.chunks, layout.microbatches) == (2, 2, 4)
     assert [each.orders for each in replayed] == [[order, order] for order in orders]
     assert [each.gradients for each in replayed] == [each.gradients[:2] for each in stock]

@@ -61,6 +61,9 @@ BITWISE = {
         f"{MODERN} --attention-dropout 0.1", pipeline=1, context=2, linears=True
     ),
     "experts over two ranks": Case(f"{EXPERTS} --global-batch-size 16", data=2),
+    "experts over two context ranks, forward PP 1, distributed optimizer": Case(
+        f"{EXPERTS} {BUCKETS}", context=2, forward_pipeline=1
+    ),
 }
 CLOSE = {
     "TP 1 : 2, gated, grouped queries, sequence parallel": Case(

@@ -38,6 +38,7 @@ def uninterrupted(flags: str, world_size: int, steps: int) -> list[float]:
             f"{DROPOUT} --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
             marks=pytest.mark.long,
         ),
+        (1, "--bf16 --use-distributed-optimizer --overlap-grad-reduce --ddp-bucket-size 5000"),
         (2, "--bf16 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
     ],
 )

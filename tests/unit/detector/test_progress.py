@@ -75,6 +75,29 @@ def test_alike_calls_and_calls_that_are_not_told_blame_nobody_before_patience_is
     assert stall_of(inside(data_type="float32"), seconds=0, lost=True) is None
 
 
+def test_of_one_that_has_died_and_one_other_neither_is_named_before_the_rest_has_told() -> None:
+    progress = Progress()
+    culprit, other = inside(elements=4, data_type="float32"), inside(data_type="float32")
+
+    def beat(rank: int, heartbeat: trace_pb2.Heartbeat, second: int) -> Stall | None:
+        member = Member(Process(trace_pb2.Identity(run="a", job="a/b", attempt=1, rank=rank, incarnation=1)), {})
+        member.name([DP])
+        progress.beat(member, trace_pb2.SentHeartbeat.FromString(heartbeat.SerializeToString()), second * NS)
+        return progress.stall()
+
+    for rank in range(WORLD):
+        beat(rank, before(), 1)
+    beat(CULPRIT, culprit, 2)
+    progress.lose(CULPRIT)
+
+    assert beat(3, other, 2) is None
+    assert beat(0, other, 3) is None
+    stall = beat(1, other, 4)
+
+    assert stall is not None
+    assert [(each.rank, each.side) for each in stall.blamed] == [(CULPRIT, Side.PROGRAM)]
+
+
 def before(step: int = 3) -> trace_pb2.Heartbeat:
     """Of a rank that has not come to its fifth collective."""
     frontier = trace_pb2.Frontier(communicator=1, enqueued=4, started=4, completed=4, peer=-1)
@@ -118,6 +141,20 @@ def test_who_died_is_named_when_the_others_have_ended_over_it_whoever_is_heard_f
 
 def test_one_that_a_library_has_ended_in_the_operation_of_the_others_is_not_named() -> None:
     assert ended_after({rank: waiting() for rank in range(WORLD)}, {CULPRIT}) is None
+
+
+def test_who_called_something_else_is_named_for_the_end_whoever_died_over_it() -> None:
+    beats = {rank: inside(elements=4, data_type="float32") if rank == CULPRIT else waiting() for rank in range(WORLD)}
+
+    for lost in ({CULPRIT}, {3}, {0, 3}):
+        stall = ended_after(beats, lost)
+
+        assert stall is not None
+        assert stall.ended
+        assert [(b.rank, b.side, b.instead) for b in stall.blamed] == [
+            (CULPRIT, Side.PROGRAM, "all_reduce of 8 float32")
+        ]
+        assert stall.silences == dict.fromkeys(lost, Silence.ENDED)
 
 
 def test_nobody_is_named_of_two_that_died() -> None:

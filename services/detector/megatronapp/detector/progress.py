@@ -17,7 +17,7 @@ from megatronapp.detector.members import Member
 from megatronapp.detector.operation_times import OperationTimes
 from megatronapp.detector.patience import Patience
 from megatronapp.detector.positions import Positions
-from megatronapp.detector.signals.frontier import Blame, Frontier, Side, blame
+from megatronapp.detector.signals.frontier import Blame, Side, blame
 from megatronapp.detector.signals.halted import of_stopped
 from megatronapp.detector.signals.program import calls_of, disagreements
 from megatronapp.detector.signals.silence import Silence, silences
@@ -191,7 +191,8 @@ class Progress:
             return None
         late = self.stalled_seconds > self._patience_seconds or self._overdue()
         certain = (late and not self._leaving) or self._differing() or self._halted()
-        if self._closed == len(self._ranks) or not certain:
+        told = self._stall is not None and not self._stall.ended
+        if self._closed == len(self._ranks) or not certain or (self._over and not told):
             self._stall = self._death()
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
             self._stall = self._renewed_stall()
@@ -236,23 +237,37 @@ class Progress:
         others = [other for other in self._ranks.values() if other is not state and other.node == state.node]
         return any(not (other.lost or other.closing or self._silent(other)) for other in others)
 
+    @property
+    def _over(self) -> bool:
+        return self._lost > 0 and self._closed + self._lost == len(self._ranks)
+
     def _death(self) -> Stall | None:
+        """What has ended the attempt, where that can be told, once nobody is left of it and somebody died."""
+        if not self._over:
+            return None
+        known = self._everyone()
+        self._program = tuple(disagreements(calls_of(known.frontiers), known.members))
+        blamed = self._program or self._who_died(known)
+        if not blamed:
+            return None
+        activities = {rank: state.activity for rank, state in self._ranks.items()}
+        first = self._ranks[blamed[0].rank]
+        silent = {rank: Silence.ENDED for rank, state in self._ranks.items() if state.lost and not state.closing}
+        return Stall(self.stalled_seconds, first.step, blamed, activities, first.phase, silences=silent, ended=True)
+
+    def _who_died(self, known: everyone.Everyone) -> tuple[Blame, ...]:
         """Whose death has ended the attempt: all others have said goodbye in operations in which they waited for it,
         since their library raises when a connection breaks (gloo). One that was in it too may have been ended by it,
         and is not named; nor is anybody where the job was about to end, or several died."""
-        if self._lost != 1 or self._closed != len(self._ranks) - 1:
-            return None
+        if self._lost != 1:
+            return ()
         dead, lost = next((rank, state) for rank, state in self._ranks.items() if state.lost and not state.closing)
         apart = max(abs(state.step - lost.step) for state in self._ranks.values())
         if apart > 1 or any(state.phase == patience.PAUSE for state in self._ranks.values()):
-            return None
-        known = self._everyone()
+            return ()
         activities = {rank: state.activity for rank, state in self._ranks.items()}
         blamed = tuple(blame(known.frontiers, known.members, frozenset({dead}), activities))
-        if [(b.rank, b.side) for b in blamed] != [(dead, Side.HOST)]:
-            return None
-        silent = {dead: Silence.ENDED}
-        return Stall(self.stalled_seconds, lost.step, blamed, activities, lost.phase, silences=silent, ended=True)
+        return blamed if [(b.rank, b.side) for b in blamed] == [(dead, Side.HOST)] else ()
 
     def _differing(self) -> bool:
         """Whether somebody calls something else than the others. Looks at all ranks, once in RENEWAL_SECONDS therefore,
@@ -260,13 +275,15 @@ class Progress:
         if self.stalled_seconds <= CERTAIN_SECONDS and not self._lost:
             self._program, self._program_unix_ns = (), 0
         elif (self._heard_unix_ns - self._program_unix_ns) * NS >= RENEWAL_SECONDS:
-            self._compare(self._everyone().frontiers)
+            self._compare(self._everyone())
             self._program_unix_ns = self._heard_unix_ns
         return bool(self._program)
 
-    def _compare(self, frontiers: Mapping[int, Frontier]) -> None:
-        """Note who calls something else. One that ends gives up what it was in, and what was seen before holds."""
-        self._program = tuple(disagreements(calls_of(frontiers))) or self._program
+    def _compare(self, known: everyone.Everyone) -> None:
+        """Note who calls something else. One that ends gives up what it was in, and what was seen before holds. Where a
+        rank was lost before all had the time to tell, those who have told are not taken for all."""
+        awaited = known.members if self.stalled_seconds <= CERTAIN_SECONDS else {}
+        self._program = tuple(disagreements(calls_of(known.frontiers), awaited)) or self._program
 
     def _everyone(self) -> everyone.Everyone:
         return everyone.of({rank: state.positions for rank, state in self._ranks.items()})
@@ -305,7 +322,7 @@ class Progress:
         computing = frozenset(r for r, s in living.items() if s.computing)
         passing = frozenset(r for r, s in living.items() if s.passing)
         known = self._everyone()
-        self._compare(known.frontiers)
+        self._compare(known)
         frontiers = {rank: known.frontiers[rank] for rank in living}
         of_living = {name for frontier in frontiers.values() for name in frontier}
         members = {name: ranks for name, ranks in known.members.items() if name in of_living}

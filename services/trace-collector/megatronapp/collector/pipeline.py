@@ -237,6 +237,7 @@ class Pipeline:
         changed = [attempt for attempt in self._jobs if attempt.changed or attempt.buffer or attempt.writing]
         before = self._store.manifest
         if not changed and published == before.published:
+            self._aside.stored(again, {}, oldest)  # the store had these before the bus did
             return
         for attempt in changed:
             attempt.begin_write()

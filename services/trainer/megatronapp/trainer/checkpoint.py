@@ -26,6 +26,7 @@ from megatronapp.trainer.config import CheckpointConfig
 from megatronapp.trainer.config_fields import Effect
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.optimizer import unshare_steps
+from megatronapp.trainer.padded_buckets import gathered_with_padding
 from megatronapp.trainer.parallel import on_first_rank
 from megatronapp.trainer.recipe import RunRecipe, listed
 
@@ -218,7 +219,9 @@ def _sharded_state(
         **weights,
     }
     if not without_optimizer:
-        content["optimizer"] = state.optimizer.sharded_state_dict(weights, is_loading=is_loading, metadata=_sharding())
+        with gathered_with_padding():
+            optimizer = state.optimizer.sharded_state_dict(weights, is_loading=is_loading, metadata=_sharding())
+        content["optimizer"] = optimizer
     if not without_random:
         content["random"] = _sharded_random_states()
     return content

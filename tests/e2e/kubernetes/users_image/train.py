@@ -38,7 +38,8 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     first = load(flags.load / "last.pt", model, optimizer)
     slow = os.environ["NODE"] == os.environ["SLOW_NODE"]
-    replica = DistributedDataParallel(model)
+    # Else DDP lays its buckets anew after the first step of each process, and a resumed one adds up in another order.
+    replica = DistributedDataParallel(model, find_unused_parameters=True)
     for step in range(first, flags.steps + 1):
         torch.manual_seed(1000 * step + dist.get_rank())
         x, y = torch.randn(64, width), torch.randn(64, width)

@@ -16,6 +16,16 @@ APART: dict[str, Any] = {
     "plugins": {"fbd": {"enabled": True, "forwardPipeline": 1, "forwardNodeSelector": {"pool": "old"}}},
 }
 """Two nodes of backward ranks, one of forward ranks."""
+
+
+def fbd(mode: str | None = None, *, tensor: int = 1, pipeline: int = 1, **keys: int) -> dict[str, Any]:
+    sizes = {key: keys.pop(key) for key in ("context", "expert") if key in keys}
+    return {
+        "plugins": {"fbd": {"enabled": True, "mode": mode, **keys}},
+        "parallelism": {"tensor": tensor, "pipeline": pipeline, **sizes},
+    }
+
+
 SERVE: dict[str, Any] = {
     "mode": "serve",
     "parallelism": {"tensor": 4, "pipeline": 2},
@@ -77,7 +87,25 @@ def test_a_file_without_one_job_is_refused(text: str, says: str) -> None:
             {"nodes": 2, "parallelism": {"tensor": 16}, "elastic": {"minNodes": 1, "maxNodes": 2}},
             "every size from minNodes to maxNodes must be a multiple of 16",
         ),
-        ({"plugins": {"fbd": {"enabled": True}}, "parallelism": {"context": 2}}, "fbd needs context and expert of 1"),
+        (fbd(pipeline=2, context=3), "multiple of 6 forward and 6 backward ranks = 12"),
+        (fbd(pipeline=2, expert=3), "fbd: 2 replicas x context 1 are no multiple of expert 3"),
+        (fbd("Linears", pipeline=2, expert=2), r"fbd\.mode Linears can't run experts: leave mode out"),
+        (fbd(tensor=2, pipeline=2, expert=2, forwardTensor=1), "1 forward tensor ranks can't run experts over"),
+        (fbd(tensor=2, pipeline=2, forwardTensor=3), "3 forward tensor ranks neither divide parallelism.tensor = 2"),
+        (fbd("Linears", tensor=2, pipeline=2, forwardTensor=1), "1 forward tensor ranks can't send linears"),
+        (fbd("Auto", tensor=3, forwardTensor=1), "1 forward tensor ranks can't send linears"),
+        (
+            {**fbd(pipeline=2), "args": ["--forward-pipeline-model-parallel-size=1"]},
+            r"args: give plugins\.fbd\.forwardPipeline, not --forward-pipeline-model-parallel-size",
+        ),
+        (
+            {**fbd(pipeline=2), "nodes": 2, "procPerNode": 2, "elastic": {"minNodes": 2, "maxNodes": 3}},
+            "every size from minNodes to maxNodes must be a multiple of 4 ranks",
+        ),
+        (
+            {"nodes": 2, "parallelism": {"expert": 16}, "elastic": {"minNodes": 1, "maxNodes": 2}},
+            "every size from minNodes to maxNodes must be a multiple of 16 ranks",
+        ),
         ({"plugins": {"fbd": {"enabled": True}}}, "fbd needs pipeline of at least 2"),
         (
             {"plugins": {"fbd": {"enabled": True}}, "parallelism": {"tensor": 4, "pipeline": 2}},
@@ -196,6 +224,19 @@ def test_fbd_has_a_world_of_its_own() -> None:
     assert job(spec).spec.world_size == 8
 
 
+@pytest.mark.parametrize(
+    ("procs", "sizes"), [(8, {"context": 2}), (8, {"expert": 2}), (8, {"context": 2, "expert": 2})]
+)
+def test_fbd_takes_context_and_experts(procs: int, sizes: dict[str, int]) -> None:
+    assert job({**fbd(pipeline=2, **sizes), "procPerNode": procs}).spec.plugins.fbd.enabled
+
+
+def test_an_elastic_job_of_fbd_takes_whole_replicas() -> None:
+    spec = {**fbd(pipeline=2, forwardPipeline=1), "procPerNode": 3, "elastic": {"minNodes": 1, "maxNodes": 4}}
+
+    assert job(spec).spec.world_size == 3
+
+
 def test_forward_ranks_with_nodes_of_their_own_are_numbered_last() -> None:
     assert "--fbd-roles-apart" in job(APART).spec.trainer_args()
 
@@ -253,8 +294,8 @@ def test_a_job_that_serves_has_flags_of_its_own_and_traces_nothing() -> None:
             "--require-plugins fbd --forward-backward-disaggregating --ignore-forward-tensor-parallel",
         ),
         (
-            {"fbd": {"enabled": True, "mode": "Linears", "forwardTensor": 2, "forwardPipeline": 1}},
-            "--require-plugins fbd --forward-backward-disaggregating --fbd-mode linears "
+            {"fbd": {"enabled": True, "mode": "Input", "forwardTensor": 2, "forwardPipeline": 1}},
+            "--require-plugins fbd --forward-backward-disaggregating --fbd-mode input "
             "--forward-tensor-model-parallel-size 2 --forward-pipeline-model-parallel-size 1",
         ),
     ],

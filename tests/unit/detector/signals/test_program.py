@@ -46,6 +46,14 @@ def test_of_two_neither_is_right_alone():
     assert named([REDUCE], [GATHER]) == {0: (1, "AllGather of 8 bf16"), 1: (1, "AllReduce of 8 bf16")}
 
 
+def test_of_members_who_may_still_tell_only_most_of_all_are_right():
+    told = {"tp": {1: {5: GATHER}, 2: {5: REDUCE}, 3: {5: REDUCE}}}
+
+    assert disagreements(told, {"tp": range(4)}) == []
+    assert [each.rank for each in disagreements({"tp": told["tp"] | {0: {5: REDUCE}}}, {"tp": range(4)})] == [1]
+    assert [each.rank for each in disagreements(told, {"tp": range(1, 4)})] == [1]
+
+
 def test_what_is_not_known_is_no_difference():
     assert named([REDUCE], [Called("AllReduce")], [REDUCE]) == {}
 

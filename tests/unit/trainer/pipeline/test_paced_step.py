@@ -32,6 +32,7 @@ BUSY_SECONDS = LAYOUT.microbatches * sum(SECONDS.values())
 LAUNCH_SECONDS = 2e-4
 GRADIENTS_COME = {0: 18e-3, 1: 30e-3, 2: 78e-3, 3: 90e-3}
 """By microbatch: each while the operation runs before which nothing could be known of it."""
+HINT = "1f1b"
 AS_THEY_COME = "F0 F1 B0 B1 W0 F2 W1 F3 B2 B3 W2 W3"
 
 
@@ -114,7 +115,9 @@ def passes(monkeypatch: pytest.MonkeyPatch, device: Device) -> dict[Kind, float]
     return seconds
 
 
-def run_step(device: Device, seconds: Mapping[Kind, float], come: Mapping[int, float] = GRADIENTS_COME) -> str:
+def run_step(
+    device: Device, seconds: Mapping[Kind, float], come: Mapping[int, float] = GRADIENTS_COME, *, strict: bool = False
+) -> str:
     """What the first of two stages ran, in its order; the device is idle when it begins, and when it returns."""
     device.free_at, device.idle = device.now, 0.0
     transport = Arrivals(device, {microbatch: device.now + at for microbatch, at in come.items()})
@@ -123,7 +126,7 @@ def run_step(device: Device, seconds: Mapping[Kind, float], come: Mapping[int, f
     step = Step(
         layout=LAYOUT,
         stage=0,
-        policy=StagePolicy(LAYOUT, 0, orders.all_stages("1f1b", LAYOUT)[0], cap=2),
+        policy=StagePolicy(LAYOUT, 0, orders.all_stages(HINT, LAYOUT)[0], cap=2, strict=strict),
         messages=PipelineMessages(transport, SimpleNamespace(), World(ranks=(0, 1), rank=0)),  # type: ignore[arg-type]
         groups=SimpleNamespace(cp=SimpleNamespace(size=lambda: 1)),
         agreement=None,
@@ -177,3 +180,16 @@ def test_operations_that_end_sooner_than_usual_are_followed_at_once(device: Devi
     run_step(device, passes, at_once)
 
     assert device.idle <= LAYOUT.operations * (POLL_SECONDS + LAUNCH_SECONDS)
+
+
+def test_what_has_an_order_is_launched_before_its_messages_have_come(
+    device: Device, passes: dict[Kind, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.HINT", "zb-h1")
+    launched = []
+    monkeypatch.setattr(device, "wait_for", lambda at: launched.append((device.now, at)))
+
+    assert run_step(device, passes, strict=True) == "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3"
+
+    assert len(launched) == LAYOUT.microbatches
+    assert all(now < at for now, at in launched), "the host waits for no message: its device does"

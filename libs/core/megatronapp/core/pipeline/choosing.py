@@ -20,13 +20,17 @@ LAUNCH_NS = 200_000
 @dataclass(frozen=True, slots=True)
 class Choosing:
     """lead_ns: how long before the running operation ends, also by (stage, lane of that operation). launch_ns: from a
-    choice to its first kernel, for which a stage that was idle waits. Raises UsageError."""
+    choice to its first kernel, for which a stage that was idle waits. host_ns: what the host takes to launch all of an
+    operation, also by (stage, lane): it makes no choice meanwhile, and the operation does not end before. What is run
+    in a given order is launched as soon as the host can, whatever its device does. Raises UsageError."""
 
     lead_ns: int | Whole = 0
     launch_ns: int = 0
+    host_ns: int | Whole = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.lead_ns, int) and min(self.lead_ns, self.launch_ns) < 0:
+        given = [each for each in (self.lead_ns, self.launch_ns, self.host_ns) if isinstance(each, int)]
+        if min(given, default=0) < 0:
             raise UsageError("choices are made and launched in no less than no time")
 
 

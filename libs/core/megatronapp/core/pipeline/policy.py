@@ -104,6 +104,7 @@ class StagePolicy:
         self._started = [0] * layout.lanes
         self._held = [0, 0]
         self._left = layout.operations
+        self._order = sorted(range(layout.operations), key=self._places.__getitem__) if strict else []
         self._fed = dict(self._feeds_itself())
         for chunk in range(layout.chunks):
             if layout.part(stage, chunk) == 0:
@@ -135,6 +136,10 @@ class StagePolicy:
             self._started, self._held, self.cap, self._places, self._arrivals,
         )  # fmt: skip
         return None if lane == NOTHING else layout.operation(lane * layout.microbatches + self._started[lane])
+
+    def following(self) -> Operation:
+        """The next one of a strict order, whether or not its input has come."""
+        return self.layout.operation(self._order[self.layout.operations - self._left])
 
     def start(self, operation: Operation) -> None:
         """Raises ValueError for what is not at the head of its lane."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from megatronapp.core.trainingjob.plugins import Plugins
+from megatronapp.core.trainingjob.plugins import FbdPlugin, Plugins
 from megatronapp.core.trainingjob.sizing import Elastic, Parallelism, Scheduling
 
 
@@ -32,7 +32,8 @@ class Sized(Protocol):
 def replica_ranks(spec: Sized) -> tuple[int, int]:
     """Forward and backward ranks of a replica."""
     sizes = spec.parallelism
-    return spec.plugins.fbd.forward_ranks(sizes.tensor, sizes.pipeline), sizes.tensor * sizes.pipeline
+    forward = spec.plugins.fbd.forward_ranks(sizes.tensor, sizes.pipeline) * sizes.context
+    return forward, sizes.model_ranks
 
 
 def forward_nodes(spec: Sized) -> int:
@@ -44,22 +45,43 @@ def forward_nodes(spec: Sized) -> int:
 
 
 def check(spec: Sized) -> None:
-    """Raises ValueError for sizes that can't be disaggregated."""
-    sizes = spec.parallelism
-    if sizes.context != 1 or sizes.expert != 1:
-        raise ValueError("plugins.fbd needs context and expert of 1")
-    if sizes.pipeline < 2 and spec.plugins.fbd.mode not in ("Linears", "Auto"):
+    """Raises ValueError for sizes that can't be disaggregated: those that the trainer refuses."""
+    sizes, fbd = spec.parallelism, spec.plugins.fbd
+    if sizes.pipeline < 2 and fbd.mode not in ("Linears", "Auto"):
         raise ValueError(
             "plugins.fbd needs pipeline of at least 2, as the last stage runs its own forward, or mode Linears"
         )
+    if sizes.expert > 1 and fbd.mode not in (None, "Input"):
+        raise ValueError(f"plugins.fbd.mode {fbd.mode} can't run experts: leave mode out, or parallelism.expert")
+    if (tensor := fbd.forward_tensor_ranks(sizes.tensor)) != sizes.tensor:
+        _check_tensor(sizes, fbd, tensor)
     forward, backward = replica_ranks(spec)
-    if spec.world_size % (forward + backward):
+    replicas, rest = divmod(spec.world_size, forward + backward)
+    if rest:
         raise ValueError(
             f"plugins.fbd needs nodes x procPerNode = {spec.world_size} to be a multiple of {forward} forward and "
             f"{backward} backward ranks = {forward + backward}"
         )
-    if spec.plugins.fbd.apart:
-        _check_apart(spec, spec.world_size // (forward + backward) * forward)
+    if replicas * sizes.context % sizes.expert:
+        raise ValueError(
+            f"plugins.fbd: {replicas} replicas x context {sizes.context} are no multiple of expert {sizes.expert}"
+        )
+    if fbd.apart:
+        _check_apart(spec, replicas * forward)
+
+
+def _check_tensor(sizes: Parallelism, fbd: FbdPlugin, tensor: int) -> None:
+    """`tensor`: forward ranks that share a layer, other than the backward ranks'."""
+    given = f"plugins.fbd: {tensor} forward tensor ranks"
+    if max(tensor, sizes.tensor) % min(tensor, sizes.tensor):
+        raise ValueError(f"{given} neither divide parallelism.tensor = {sizes.tensor} nor are a multiple of it")
+    if sizes.expert > 1:
+        raise ValueError(f"{given} can't run experts over parallelism.tensor = {sizes.tensor}: give as many of both")
+    if fbd.mode == "Linears" or sizes.pipeline < 2:
+        raise ValueError(
+            f"{given} can't send linears to parallelism.tensor = {sizes.tensor}: give as many of both, or mode Input "
+            "and a pipeline of at least 2"
+        )
 
 
 def _check_apart(spec: Sized, ranks: int) -> None:

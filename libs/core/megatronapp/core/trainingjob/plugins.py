@@ -132,10 +132,13 @@ class FbdPlugin(Model):
         """Whether forward ranks have pods of their own."""
         return self.enabled and bool(self.forward_node_selector)
 
+    def forward_tensor_ranks(self, tensor: int) -> int:
+        """That share a layer, beside so many backward ranks."""
+        return 1 if self.ignore_forward_tensor_parallel else self.forward_tensor or tensor
+
     def forward_ranks(self, tensor: int, pipeline: int) -> int:
         """Of a replica with backward ranks of these sizes."""
-        own_tensor = 1 if self.ignore_forward_tensor_parallel else self.forward_tensor or tensor
-        return own_tensor * (self.forward_pipeline or pipeline)
+        return self.forward_tensor_ranks(tensor) * (self.forward_pipeline or pipeline)
 
     @property
     def flags(self) -> list[str]:

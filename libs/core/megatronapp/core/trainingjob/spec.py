@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
 
@@ -163,11 +164,18 @@ class Spec(Model):
             )
         return self
 
+    @property
+    def _step_of_sizes(self) -> int:
+        """Ranks of a replica, or of as many as experts are spread over."""
+        sizes = self.parallelism
+        replica = sum(disaggregation.replica_ranks(self)) if self.plugins.fbd.enabled else sizes.model_ranks
+        return replica * sizes.expert // math.gcd(sizes.expert, sizes.context)
+
     @model_validator(mode="after")
     def _elastic_sizes_divide(self) -> Self:
         if self.elastic is None:
             return self
-        low, high, ranks = self.elastic.min_nodes, self.elastic.max_nodes, self.parallelism.model_ranks
+        low, high, ranks = self.elastic.min_nodes, self.elastic.max_nodes, self._step_of_sizes
         if not low <= self.nodes <= high:
             raise ValueError(f"elastic: nodes {self.nodes} must lie between minNodes {low} and maxNodes {high}")
         if low * self.proc_per_node % ranks or (low != high and self.proc_per_node % ranks):
@@ -201,6 +209,9 @@ class Spec(Model):
                 )
         if "--num-layers-per-virtual-pipeline-stage" in flags:
             raise ValueError("args: give parallelism.virtualPipeline, not --num-layers-per-virtual-pipeline-stage")
+        for flag, key in FORWARD_FLAGS.items():
+            if self.plugins.fbd.enabled and flag in flags:
+                raise ValueError(f"args: give plugins.fbd.{key}, not {flag}: the job's size depends on it")
         return self
 
     @model_validator(mode="after")
@@ -312,6 +323,12 @@ PARALLELISM_FLAGS = {
     "--context-parallel-size": "context",
     "--expert-model-parallel-size": "expert",
     "--num-virtual-stages-per-pipeline-rank": "virtual_pipeline",
+}
+FORWARD_FLAGS = {
+    "--ignore-forward-tensor-parallel": "ignoreForwardTensorParallel",
+    "--forward-tensor-model-parallel-size": "forwardTensor",
+    "--forward-pipeline-model-parallel-size": "forwardPipeline",
+    "--fbd-mode": "mode",
 }
 
 

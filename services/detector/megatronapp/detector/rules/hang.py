@@ -199,6 +199,7 @@ def _witnesses(stall: Stalled, ranks: tuple[int, ...]) -> Iterator[Evidence]:
 def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause, text: str) -> Suspicion:
     """Who is named for the end of an attempt wakes nobody: whoever runs the job hears of its end from its launcher."""
     advice = _ADVICE[b.side] if b else "Take the Python stacks of all ranks (py-spy dump)."
+    died = not (b and b.side is Side.PROGRAM) and (stall.ended or bool(b and _has_ended(stall, b)))
     confidence = 0.95 if b and b.side in _CERTAIN else 0.5
     what = "The attempt has ended" if stall.ended else "Nothing has moved"
     return Suspicion(
@@ -209,8 +210,8 @@ def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: C
         effect_ratio=1.0,
         evidence=(Evidence(signal="frontier", text=text, unit="operations"), *_witnesses(stall, ranks)),
         summary=f"{what}{_when(stall)}. {text}{_pause(stall)}",
-        advice=_ADVICE_DEAD if stall.ended or (b and _has_ended(stall, b)) else advice,
-        confidence=DIED if stall.ended else confidence,
+        advice=_ADVICE_DEAD if died else advice,
+        confidence=DIED if died and stall.ended else confidence,
         cost_ratio=math.inf,
         pages=not stall.ended,
     )

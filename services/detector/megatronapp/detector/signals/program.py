@@ -6,7 +6,7 @@ which says nothing of the reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from megatronapp.detector.signals.called import Called
 from megatronapp.detector.signals.frontier import Blame, Frontier, Side
@@ -15,6 +15,7 @@ __all__ = ["Called", "Calls", "calls_of", "disagreements"]
 
 Calls = Mapping[str, Mapping[int, Mapping[int, Called]]]
 """By communicator and rank what each number was."""
+NOBODY: Mapping[str, Collection[int]] = {}
 
 
 def calls_of(frontiers: Mapping[int, Frontier]) -> Calls:
@@ -27,15 +28,16 @@ def calls_of(frontiers: Mapping[int, Frontier]) -> Calls:
     return calls
 
 
-def disagreements(calls: Calls) -> list[Blame]:
+def disagreements(calls: Calls, awaited: Mapping[str, Collection[int]] = NOBODY) -> list[Blame]:
     """Of each communicator the first operation that its members call differently: those who are fewer than half, or all
     where no call has more than half of them. Empty where all agree. calls: of operations that are not known to be
-    through everywhere."""
+    through everywhere. awaited: all members of communicators of which some may still tell what they call: there only
+    what more than half of them all call is known to be right."""
     found: dict[int, Blame] = {}
     for communicator, of in calls.items():
         for number in sorted({number for own in of.values() for number in own}):
             members = {rank: own[number] for rank, own in of.items() if number in own}
-            if differing := _differing(members):
+            if differing := _differing(members, set(awaited.get(communicator, ())) - members.keys()):
                 waiting = tuple(sorted(members.keys() - differing.keys()))
                 for rank, instead in differing.items():
                     operation = members[rank].in_words()
@@ -45,13 +47,15 @@ def disagreements(calls: Calls) -> list[Blame]:
     return [found[rank] for rank in sorted(found)]
 
 
-def _differing(members: Mapping[int, Called]) -> dict[int, str]:
-    """Those that call something else, each with what the others call."""
+def _differing(members: Mapping[int, Called], awaited: Collection[int]) -> dict[int, str]:
+    """Those that call something else, each with what the others call. awaited: who may still tell."""
     if len(members) < 2:
         return {}
     usual, votes = Counter(members.values()).most_common(1)[0]
-    if votes * 2 > len(members):
+    if votes * 2 > len(members) + len(awaited):
         return {rank: usual.in_words() for rank, own in members.items() if not own.agrees(usual)}
+    if awaited:
+        return {}
     first = next(iter(members.values()))
     if all(own.agrees(first) for own in members.values()):
         return {}

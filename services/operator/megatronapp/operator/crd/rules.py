@@ -8,12 +8,18 @@ from __future__ import annotations
 
 WORLD = "self.nodes * self.procPerNode"
 MODEL_RANKS = "(self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context)"
-BACKWARD_RANKS = "self.parallelism.tensor * self.parallelism.pipeline"
-FORWARD_RANKS = (
+FORWARD_TENSOR = (
     "(self.plugins.fbd.ignoreForwardTensorParallel ? 1 : "
-    "has(self.plugins.fbd.forwardTensor) ? self.plugins.fbd.forwardTensor : self.parallelism.tensor) * "
+    "has(self.plugins.fbd.forwardTensor) ? self.plugins.fbd.forwardTensor : self.parallelism.tensor)"
+)
+FORWARD_RANKS = (
+    f"{FORWARD_TENSOR} * self.parallelism.context * "
     "(has(self.plugins.fbd.forwardPipeline) ? self.plugins.fbd.forwardPipeline : self.parallelism.pipeline)"
 )
+BOTH_RANKS = f"({FORWARD_RANKS} + {MODEL_RANKS})"
+REPLICA_RANKS = f"(self.plugins.fbd.enabled ? {BOTH_RANKS} : {MODEL_RANKS})"
+INPUT = "(!has(self.plugins.fbd.mode) || self.plugins.fbd.mode == 'Input')"
+LINEARS = "(has(self.plugins.fbd.mode) && self.plugins.fbd.mode == 'Linears')"
 APART = "self.plugins.fbd.enabled && has(self.plugins.fbd.forwardNodeSelector) && "
 APART += "size(self.plugins.fbd.forwardNodeSelector) > 0"
 INJECTS = (
@@ -21,6 +27,13 @@ INJECTS = (
     "has(self.plugins.faults.scenario.faults) && size(self.plugins.faults.scenario.faults) > 0))"
 )
 ZERO_BUBBLE = "self.plugins.dpp.policy in ['ZbH1', 'ZbH2']"
+
+
+def _replicas(ranks: str) -> str:
+    """That so many ranks are whole replicas, and as many as experts are spread over."""
+    spread = f"{ranks} / {REPLICA_RANKS} * self.parallelism.context % self.parallelism.expert == 0"
+    return f"{ranks} % {REPLICA_RANKS} == 0 && {spread}"
+
 
 OBJECT_RULES = [
     (
@@ -50,12 +63,22 @@ SPEC_RULES = [
         "parallelism.virtualPipeline needs parallelism.pipeline of at least 2",
     ),
     (
-        "!self.plugins.fbd.enabled || (self.parallelism.context == 1 && self.parallelism.expert == 1)",
-        "plugins.fbd needs parallelism.context and parallelism.expert of 1",
+        f"!self.plugins.fbd.enabled || self.parallelism.expert == 1 || {INPUT}",
+        "plugins.fbd runs experts in mode Input alone: leave mode out, or parallelism.expert",
     ),
     (
-        "!self.plugins.fbd.enabled || self.parallelism.pipeline > 1 || "
-        "(has(self.plugins.fbd.mode) && self.plugins.fbd.mode != 'Input')",
+        f"!self.plugins.fbd.enabled || {FORWARD_TENSOR} % self.parallelism.tensor == 0 || "
+        f"self.parallelism.tensor % {FORWARD_TENSOR} == 0",
+        "plugins.fbd.forwardTensor must divide parallelism.tensor, or be a multiple of it",
+    ),
+    (
+        f"!self.plugins.fbd.enabled || {FORWARD_TENSOR} == self.parallelism.tensor || "
+        f"(self.parallelism.expert == 1 && self.parallelism.pipeline > 1 && !{LINEARS})",
+        "plugins.fbd needs as many forward as backward tensor ranks with experts and in mode Linears: leave "
+        "forwardTensor and ignoreForwardTensorParallel out",
+    ),
+    (
+        f"!self.plugins.fbd.enabled || self.parallelism.pipeline > 1 || !{INPUT}",
         "plugins.fbd needs parallelism.pipeline of at least 2, as the last stage runs its own forward, or mode Linears",
     ),
     (
@@ -64,12 +87,17 @@ SPEC_RULES = [
         "plugins.fbd: ignoreForwardTensorParallel means forwardTensor 1: give one of them",
     ),
     (
-        f"!self.plugins.fbd.enabled || {WORLD} % ({FORWARD_RANKS} + {BACKWARD_RANKS}) == 0",
+        f"!self.plugins.fbd.enabled || {WORLD} % {BOTH_RANKS} == 0",
         "plugins.fbd needs nodes x procPerNode to be a multiple of a replica's forward and backward ranks: "
-        "forwardTensor x forwardPipeline + tensor x pipeline",
+        "(forwardTensor x forwardPipeline + tensor x pipeline) x context",
     ),
     (
-        f"!({APART}) || {WORLD} / ({FORWARD_RANKS} + {BACKWARD_RANKS}) * ({FORWARD_RANKS}) % self.procPerNode == 0",
+        f"!self.plugins.fbd.enabled || self.parallelism.expert == 1 || {WORLD} / {BOTH_RANKS} * "
+        "self.parallelism.context % self.parallelism.expert == 0",
+        "plugins.fbd needs replicas x parallelism.context to be a multiple of parallelism.expert",
+    ),
+    (
+        f"!({APART}) || {WORLD} / {BOTH_RANKS} * ({FORWARD_RANKS}) % self.procPerNode == 0",
         "plugins.fbd.forwardNodeSelector: the forward ranks of all replicas must be a multiple of procPerNode, as they "
         "get nodes of their own",
     ),
@@ -84,10 +112,10 @@ SPEC_RULES = [
         "nodes must lie between elastic.minNodes and elastic.maxNodes",
     ),
     (
-        f"!has(self.elastic) || (self.elastic.minNodes * self.procPerNode % {MODEL_RANKS} == 0 && "
-        f"(self.elastic.minNodes == self.elastic.maxNodes || self.procPerNode % {MODEL_RANKS} == 0))",
-        "elastic: every size from minNodes to maxNodes must be a multiple of tensor x pipeline x context ranks; make "
-        "procPerNode a multiple of it, or minNodes equal to maxNodes",
+        f"!has(self.elastic) || ({_replicas('self.elastic.minNodes * self.procPerNode')} && "
+        f"(self.elastic.minNodes == self.elastic.maxNodes || {_replicas('self.procPerNode')}))",
+        "elastic: every size from minNodes to maxNodes must be whole replicas, as many as experts are spread over; "
+        "make procPerNode a multiple of their ranks, or minNodes equal to maxNodes",
     ),
     (
         "!self.plugins.dpp.enabled || self.parallelism.pipeline > 1",

@@ -78,7 +78,8 @@ class Step:
     shape: tuple[int, ...]
     """Of what is received, unless lengths differ."""
     pace: Pace | None
-    """None: choices are not launched ahead of the device, as there is none beside the host."""
+    """None: choices are not launched ahead of the device, as there is none beside the host. What has an order is not
+    paced."""
     losses: list[Any] = field(default_factory=list)
     ran: list[Operation] = field(default_factory=list)
     dispatch_seconds: float = 0.0
@@ -92,6 +93,7 @@ class Step:
             self.layout.chunks
         )  # chunks that more may be received for since the last look
         self._kept: dict[tuple[int, int], tuple[torch.Tensor | None, torch.Tensor]] = {}
+        self._runs_ahead = self.pace is not None and self.policy.strict
         self._done = dict.fromkeys(((kind, c) for kind in self.layout.kinds for c in range(self.layout.chunks)), 0)
         self._unreduced = list(range(self.layout.chunks))
         self._last_kind = self.layout.kinds[-1]
@@ -126,7 +128,7 @@ class Step:
         operation = self._next()
         began = time.perf_counter()
         self.policy.start(operation)
-        if self.pace is None:
+        if self.pace is None or self._runs_ahead:
             self._launch(operation)
         else:
             self.pace.launch(operation, lambda: self._launch(operation))
@@ -147,12 +149,19 @@ class Step:
                 self.wgrad.run(operation.chunk, operation.microbatch)
 
     def _next(self) -> Operation:
-        """What to run next, once something can. Raises TrainingError when nothing can for too long."""
+        """What to run next, once something can. Raises TrainingError when nothing can for too long.
+
+        A host that has nothing to choose runs ahead of its device, as megatron-core's does: the device waits for
+        messages then.
+        """
+        if self._runs_ahead:
+            self._prepare_receives()
+            return self.policy.following()
         if self.pace is not None:
             self.pace.wait_until_one_is_left()
         if self.agreement is not None and not self.agreement.leads:
             return self._follow(self.agreement)
-        if self.pace is not None and not self.policy.strict:  # what has an order has nothing to wait for
+        if self.pace is not None:
             self.pace.wait_until_it_ends_soon()
         operation = self._choose()
         if self.agreement is not None:
@@ -180,9 +189,7 @@ class Step:
 
     def _follow(self, agreement: Agreement) -> Operation:
         began = time.perf_counter()
-        self._post_receives()
-        for lane in self._incoming.values():
-            self._receive_what_has_a_shape(lane)
+        self._prepare_receives()
         while (number := agreement.receive_decision(WAIT_SECONDS)) is None:
             self._be_patient(began)
         return self.layout.operation(number)
@@ -213,6 +220,12 @@ class Step:
 
     def _name(self, kind: Kind, microbatch: int, upstream_chunk: int) -> MessageId:
         return MessageId(DIRECTIONS[kind], self.first + microbatch, upstream_chunk)
+
+    def _prepare_receives(self) -> None:
+        """Where nobody asks what has come."""
+        self._post_receives()
+        for lane in self._incoming.values():
+            self._receive_what_has_a_shape(lane)
 
     def _post_receives(self) -> None:
         for chunk in self._moved:

@@ -150,3 +150,29 @@ def test_an_order_that_is_run_as_it_is_has_nothing_to_choose() -> None:
     ends = {run(layout, fixed, durations, wiring, choosing=each).end_ns for each in (FREE, Choosing(50, 70))}
 
     assert len(ends) == 1
+
+
+@pytest.mark.parametrize(("host_ns", "end_ns"), [((4, 4), 60), ((15, 5), 65), ((30, 30), 120)])
+def test_an_operation_does_not_end_before_its_host_has_launched_it(host_ns: tuple[int, int], end_ns: int) -> None:
+    layout = Layout(stages=1, microbatches=2)
+    fixed = strict("", layout, orders.all_stages("1f1b", layout))
+    durations = np.array([[10, 10, 20, 20]])
+
+    done = run(layout, fixed, durations, wire(layout, Links()), choosing=Choosing(host_ns=np.array([host_ns])))
+
+    assert done.end_ns == end_ns
+    assert done.ends.max() == end_ns
+
+
+def test_a_host_makes_no_choice_while_it_launches() -> None:
+    """An order that is given is launched ahead of the device, and a long launch hidden behind all operations before."""
+    layout = Layout(stages=1, microbatches=2, split=True)
+    order = orders.all_stages("interleaved-zb", layout)
+    durations = np.array([[10, 10, 10, 10, 2, 2]])
+    busy = Choosing(lead_ns=1000, host_ns=np.array([[14, 1, 1]]))
+
+    def end_of(schedule: Schedule) -> int:
+        return run(layout, schedule, durations, wire(layout, Links()), choosing=busy).end_ns
+
+    assert end_of(strict("", layout, order)) == 14 + 10 + 2 + 10 + 10 + 2
+    assert end_of(dynamic("", layout, order, [2])) == 14 + 10 + 2 + 2 + 10 + 10 + 2  # F1 is chosen as W0 begins

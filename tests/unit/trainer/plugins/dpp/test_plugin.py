@@ -15,6 +15,7 @@ from megatronapp.trainer import arguments
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.plugins.base import Preparation
 from megatronapp.trainer.plugins.dpp import DppPlugin
+from megatronapp.trainer.plugins.dpp.policies import Policies
 from megatronapp.trainer.worlds import World
 from tests.support.training import TINY
 
@@ -87,3 +88,25 @@ def test_an_order_of_another_pipeline_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"is an order for .*stages=4.*, but this run has .*stages=2"):
         prepared(f"{ASKED} --dpp-policy replay --dpp-order {tmp_path / 'order.csv'}")
+
+
+def test_an_order_that_stops_for_ever_is_refused(tmp_path: Path) -> None:
+    layout = Pipeline(stages=2, chunks=2, microbatches=4)
+    [first, last] = all_stages("interleaved", layout)
+    stuck = [[*first[::-1][-1:], *first[1:]], sorted(last, key=lambda each: (each.microbatch, -each.kind))]
+    (tmp_path / "order.csv").write_text(write_csv(layout, stuck))
+
+    with pytest.raises(UsageError, match=r"order.csv is an order that stops for ever: stage 0 after .*; stage 1 after"):
+        prepared(f"{ASKED} --dpp-policy replay --dpp-order {tmp_path / 'order.csv'}")
+
+
+@pytest.mark.parametrize(
+    ("cap", "split", "has"), [(None, True, True), (5, True, True), (4, True, False), (5, False, False)]
+)
+def test_the_hint_may_be_run_as_it_is_where_it_puts_w_off_and_fits_into_the_cap(
+    cap: int | None, split: bool, has: bool
+) -> None:
+    layout = Pipeline(stages=2, chunks=2, microbatches=4, split=split)
+
+    assert Policies(layout, "auto", cap).has_plan == has
+    assert Policies(layout, "auto", cap).planned(layout, 0).strict

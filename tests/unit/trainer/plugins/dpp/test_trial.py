@@ -1,30 +1,37 @@
-"""The trial of stock against the dynamic order."""
+"""The trial of stock against the hint as it is and against choices."""
 
 import pytest
 
-from megatronapp.trainer.plugins.dpp.trial import Trial
+from megatronapp.trainer.plugins.dpp.trial import DYNAMIC, PLANNED, STOCK, Trial
+
+KINDS = (DYNAMIC, PLANNED, STOCK)
 
 
-@pytest.mark.parametrize(("dynamic_seconds", "stock_seconds"), [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0)])
-def test_steps_run_in_turns_and_then_as_the_faster_kind(dynamic_seconds: float, stock_seconds: float) -> None:
-    trial = Trial(warm_up_steps=2, steps=4)
-    kinds = []
+@pytest.mark.parametrize(
+    ("seconds", "fastest"),
+    [((1.0, 2.0, 3.0), DYNAMIC), ((3.0, 1.0, 2.0), PLANNED), ((3.0, 2.0, 1.0), STOCK), ((1.0, 1.0, 1.0), DYNAMIC)],
+)
+def test_steps_run_in_turns_and_then_as_the_fastest_kind(seconds: tuple[float, ...], fastest: str) -> None:
+    trial = Trial(KINDS, warm_up_steps=1, steps=2)
+    took = dict(zip(KINDS, seconds, strict=True))
+    ran = []
 
-    for step in range(6):
-        kinds.append(trial.dynamic)
-        warming_up = 100.0 if step < 2 else 0.0
-        assert trial.ended((dynamic_seconds if trial.dynamic else stock_seconds) + warming_up) == (step == 5)
-    trial.decide(*trial.medians)
+    for step in range(9):
+        ran.append(trial.kind)
+        warming_up = 100.0 if step < 3 else 0.0
+        assert trial.ended(took[trial.kind] + warming_up) == (step == 8)
+    medians = trial.medians
+    trial.decide(medians)
 
-    assert kinds == [True, False] * 3
-    assert trial.medians == (dynamic_seconds, stock_seconds)
-    assert trial.dynamic == (dynamic_seconds <= stock_seconds)
+    assert ran == [*KINDS] * 3
+    assert medians == [*seconds]
+    assert trial.kind == fastest
     assert not trial.ended(0.0)
-    assert trial.dynamic == (dynamic_seconds <= stock_seconds)
+    assert trial.kind == fastest
 
 
 def test_without_a_trial_every_step_is_dynamic() -> None:
-    trial = Trial(wanted=False)
+    trial = Trial()
 
     assert not any(trial.ended(1.0) for _ in range(100))
-    assert trial.dynamic
+    assert trial.kind == DYNAMIC

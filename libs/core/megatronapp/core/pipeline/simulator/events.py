@@ -28,22 +28,24 @@ def deliver(now: int, link: int, occupancy: int, delay: int, link_free: Any) -> 
 
 def simulate(
     stages: int, chunks: int, microbatches: int, strict: bool, reserve: bool, blocking: bool,
-    pending: int, launch: int, caps: Any, places: Any, durations: Any, lead: Any,
+    pending: int, launch: int, caps: Any, places: Any, durations: Any, lead: Any, host: Any,
     next_stage: Any, next_lane: Any, link: Any, occupancy: Any, delay: Any,
     link_free: Any, arrivals: Any, begins: Any, started: Any, held: Any,
 ) -> int:  # fmt: skip
     """Run until nothing happens any more. Returns when the last operation ended.
 
     A stage chooses `lead` before the running operation ends, and not before it begins; the chosen one begins no sooner
-    than `launch` later. What a stage gives itself it knows when it chooses; others get it when the operation ends.
+    than `launch` later, and does not end before the host has launched it, which takes `host`. What a stage gives itself
+    it knows when it chooses; others get it when the operation ends. With `strict` the host waits for nothing.
 
     By stage and operation: places, durations, occupancy, delay (of the message that the operation needs), arrivals
     (changed), begins (filled in). By stage and lane: next_stage and next_lane that need the result (−1: none), link (of
-    the message), lead (of the running operation), started (changed). By stage: caps, held (changed).
+    the message), lead (of the running operation), host, started (changed). By stage: caps, held (changed).
     """
     running = [NOTHING for _ in range(stages)]
     chooses = [0 for _ in range(stages)]  # when the next one is chosen
     free = [0 for _ in range(stages)]  # when what runs has ended
+    launched = [0 for _ in range(stages)]  # when the host has launched all that was chosen
     events = list(range(stages))  # time · stages + stage; at 0 every stage looks for work
     last = 0
     while len(events) > 0:
@@ -79,13 +81,15 @@ def simulate(
             if lane == NOTHING:
                 continue
             number = lane * microbatches + started[stage][lane]
-            begin = max(free[stage], now + launch)
+            sets_out = launched[stage] if strict else now
+            launched[stage] = sets_out + host[stage][lane]
+            begin = max(now, free[stage], sets_out + launch, launched[stage] - durations[stage][number])
             if blocking and lane < 2 * chunks:
                 begin = deliver(begin, link[stage][lane], occupancy[stage][number], delay[stage][number], link_free)
             start(started[stage], held[stage], chunks, lane)
             begins[stage][number] = begin
             running[stage] = lane
             free[stage] = begin + durations[stage][number]
-            chooses[stage] = max(begin, free[stage] - lead[stage][lane])
+            chooses[stage] = max(begin, launched[stage], free[stage] - lead[stage][lane])
             heappush(events, chooses[stage] * stages + stage)
     return last

@@ -86,21 +86,22 @@ def run(
 ) -> Run:  # fmt: skip
     """Simulate. durations: (stages, operations) in ns, at least 1; late: what is added to
     the delay of the message that each operation needs, also of those that stay on their stage. A strict order has
-    nothing to choose.
+    nothing to choose, so that of `choosing` only the host's time counts.
 
     engine: `in_python`, or a compiled one that takes the same arrays.
     """
     delay = wiring.delay if late is None else wiring.delay + late
-    choosing = FREE if schedule.strict else choosing
-    lead = np.zeros((layout.stages, layout.lanes), np.int64) + choosing.lead_ns
+    choosing = Choosing(host_ns=choosing.host_ns) if schedule.strict else choosing
+    by_lane = np.zeros((layout.stages, layout.lanes), np.int64)
     begins = np.full(durations.shape, NOT_RUN, np.int64)
     held = np.zeros((layout.stages, 2), np.int64)
     end_ns = (engine or in_python)(
         layout.stages, layout.chunks, layout.microbatches, schedule.strict, schedule.reserve, wiring.blocking,
-        schedule.pending, choosing.launch_ns, np.array(schedule.caps, np.int64), schedule.places, durations, lead,
+        schedule.pending, choosing.launch_ns, np.array(schedule.caps, np.int64), schedule.places, durations,
+        by_lane + choosing.lead_ns, by_lane + choosing.host_ns,
         wiring.next_stage, wiring.next_lane, wiring.link, wiring.occupancy, delay,
         np.zeros(max(1, wiring.links), np.int64), first_arrivals(layout), begins,
-        np.zeros((layout.stages, layout.lanes), np.int64), held,
+        by_lane.copy(), held,
     )  # fmt: skip
     return Run(layout, begins, durations, tuple((held[:, PEAK] / WHOLE).tolist()), int(end_ns))
 

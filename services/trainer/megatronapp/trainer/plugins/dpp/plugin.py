@@ -18,6 +18,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatronapp.core.errors import TrainingError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.core.trace.values import Progress
 from megatronapp.trainer.keyed_dropout import KeyedDropout
 from megatronapp.trainer.pipeline.agreement import Agreement
@@ -30,7 +31,7 @@ from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, ScheduleFunction
 from megatronapp.trainer.plugins.dpp.orders_file import OrdersFile
 from megatronapp.trainer.plugins.dpp.policies import AUTO, POLICIES, REPLAY, ZERO_BUBBLE, Policies
-from megatronapp.trainer.plugins.dpp.trial import Trial
+from megatronapp.trainer.plugins.dpp.trial import DYNAMIC, PLANNED, STOCK, Trial
 
 log = get_logger(__name__)
 
@@ -52,8 +53,9 @@ class DppPlugin(Plugin):
             "--dpp-policy",
             choices=POLICIES,
             default=AUTO,
-            help="what a stage prefers of what it can run: auto is interleaved, or megatron-core's schedule where that "
-            "is measured faster; replay runs the order in --dpp-order (default %(default)s)",
+            help="what a stage prefers of what it can run: auto is interleaved, the same order as it is, or "
+            "megatron-core's schedule, whichever is measured fastest; replay runs the order in --dpp-order (default "
+            "%(default)s)",
         )
         group.add_argument(
             "--dpp-cap",
@@ -108,7 +110,8 @@ class DppPlugin(Plugin):
         self._policies = _policies(args, sizes.pipeline, sizes.virtual_pipeline, context.schedule.microbatches)
         layout = self._policies.layout
         self._wgrad = DeferredWgrad() if layout.split else None
-        self._trial = Trial(wanted=args.dpp_policy == AUTO)
+        planned = [PLANNED] * self._policies.has_plan
+        self._trial = Trial((DYNAMIC, *planned, STOCK) if args.dpp_policy == AUTO else (DYNAMIC,))
         self._recorded = None
         if args.dpp_order is not None and args.dpp_policy != REPLAY:
             self._recorded = OrdersFile(args.dpp_order, layout, context)
@@ -128,10 +131,10 @@ class DppPlugin(Plugin):
         return function if self._dropout is None else self._dropout.wrap(function)
 
     def schedule(self, function: ScheduleFunction) -> ScheduleFunction:
-        self.dynamic = dynamic = DynamicSchedule(function, self._pipeline, self._policies, self._agreement, self._wgrad)
+        self.dynamic = dynamic = DynamicSchedule(function, self._pipeline, self._policy, self._agreement, self._wgrad)
 
         def run(**kwargs: Any) -> Any:
-            if kwargs["forward_only"] or not self._trial.dynamic:
+            if kwargs["forward_only"] or self._trial.kind == STOCK:
                 return function(**kwargs)
             losses = dynamic(**kwargs)
             if self._recorded is not None:
@@ -139,6 +142,11 @@ class DppPlugin(Plugin):
             return losses
 
         return run
+
+    def _policy(self, layout: Layout, stage: int) -> StagePolicy:
+        if self._trial.kind == PLANNED:
+            return self._policies.planned(layout, stage)
+        return self._policies(layout, stage)
 
     def step_begin(self, step: int) -> None:
         self._step = step
@@ -150,11 +158,11 @@ class DppPlugin(Plugin):
         if self._trial.ended(time.perf_counter() - self._began):
             slowest = torch.tensor(self._trial.medians, dtype=torch.float64, device=self._device)
             dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-            dynamic, stock = slowest.tolist()
-            self._trial.decide(dynamic, stock)
+            seconds = dict(zip(self._trial.kinds, slowest.tolist(), strict=True))
+            self._trial.decide(list(seconds.values()))
             if dist.get_rank() == 0:
-                chosen = "dynamic" if self._trial.dynamic else "stock"
-                log.info("dpp_trial", chosen=chosen, dynamic_ms=round(dynamic * 1e3, 3), stock_ms=round(stock * 1e3, 3))
+                took = {f"{kind}_ms": round(each * 1e3, 3) for kind, each in seconds.items()}
+                log.info("dpp_trial", chosen=self._trial.kind, **took)
 
     def failure(self, error: Exception) -> Exception | None:
         """Who waited in a collective is told of a connection alone: the engine knows whose."""

@@ -13,6 +13,9 @@ from megatronapp.core.pipeline.orders import Order
 from megatronapp.core.pipeline.placement import Layout, Placement
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.core.pipeline.schedule_csv import read_csv
+from megatronapp.core.pipeline.simulator.links import Links, wire
+from megatronapp.core.pipeline.simulator.run import run, strict
+from megatronapp.core.pipeline.simulator.steps import stuck
 
 AUTO, REPLAY = "auto", "replay"
 HINTS = ("interleaved", "depth-first", "breadth-first")
@@ -52,6 +55,14 @@ class Policies:
         """As DynamicSchedule asks for it."""
         return StagePolicy(layout, stage, self._orders[stage], cap=self._cap, strict=self.name == REPLAY)
 
+    @property
+    def has_plan(self) -> bool:
+        """Whether the hint as it is may be run: it puts W off, which stock does not, and fits into the cap."""
+        return self.layout.split and max(map(caps.peak, self._orders)) <= self._cap
+
+    def planned(self, layout: Layout, stage: int) -> StagePolicy:
+        return StagePolicy(layout, stage, self._orders[stage], cap=self._cap, strict=True)
+
 
 def _hint(name: str, layout: Layout) -> str:
     if name not in {AUTO, "interleaved"}:
@@ -85,4 +96,8 @@ def _read(layout: Layout, file: Path | None) -> tuple[Layout, list[Order]]:
         )
     if replace(found, split=layout.split) != layout:
         raise UsageError(f"--dpp-order {file} is an order for {found}, but this run has {layout}")
+    ones = np.ones((found.stages, found.operations), np.int64)
+    done = run(found, strict(REPLAY, found, orders_), ones, wire(found, Links()))
+    if not done.complete:
+        raise UsageError(f"--dpp-order {file} is an order that stops for ever: {stuck(done)}")
     return found, orders_

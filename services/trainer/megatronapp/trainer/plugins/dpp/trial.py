@@ -1,38 +1,50 @@
-"""Whether the dynamic order pays on this machine: its steps and stock's in turns, then the faster one. Pure."""
+"""What pays on this machine: steps that choose while they run, their hint as it is, and stock's, in turns; then the
+fastest. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
+
+DYNAMIC, PLANNED, STOCK = "dynamic", "planned", "stock"
+"""planned: the hint's order as it is, which nothing holds up but the messages that it needs."""
+WARM_UP_STEPS, STEPS = 2, 10
+"""Of each kind."""
 
 
 @dataclass
 class Trial:
-    """Steps of both kinds in turns; `dynamic` says what the next one is. With `wanted` False there is no trial."""
+    """Steps of all `kinds` in turns; `kind` is the next one's. Of one kind there is no trial."""
 
-    wanted: bool = True
-    dynamic: bool = True
-    warm_up_steps: int = 4
-    steps: int = 20
-    seconds: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
+    kinds: Sequence[str] = (DYNAMIC,)
+    warm_up_steps: int = WARM_UP_STEPS
+    steps: int = STEPS
+    kind: str = field(init=False)
+    _seconds: dict[str, list[float]] = field(init=False)
     _ended: int = 0
+
+    def __post_init__(self) -> None:
+        self.kind = self.kinds[0]
+        self._seconds = {kind: [] for kind in self.kinds}
 
     def ended(self, seconds: float) -> bool:
         """A step took so long. Whether it was the trial's last one: then `decide`."""
-        if not self.wanted:
+        if len(self.kinds) == 1:
             return False
+        turn, number = divmod(self._ended, len(self.kinds))
+        if turn >= self.warm_up_steps:
+            self._seconds[self.kinds[number]].append(seconds)
         self._ended += 1
-        if self._ended > self.warm_up_steps:
-            self.seconds[self.dynamic].append(seconds)
-        self.dynamic = not self.dynamic
-        return self._ended == self.warm_up_steps + self.steps
+        self.kind = self.kinds[self._ended % len(self.kinds)]
+        return self._ended == (self.warm_up_steps + self.steps) * len(self.kinds)
 
     @property
-    def medians(self) -> tuple[float, float]:
-        """Seconds of (dynamic, stock) steps on this rank."""
-        return median(self.seconds[True]), median(self.seconds[False])
+    def medians(self) -> list[float]:
+        """Seconds of a step on this rank, by kind."""
+        return [median(self._seconds[kind]) for kind in self.kinds]
 
-    def decide(self, dynamic_seconds: float, stock_seconds: float) -> None:
-        """By the slowest rank's, so that all decide alike."""
-        self.wanted = False
-        self.dynamic = dynamic_seconds <= stock_seconds
+    def decide(self, seconds: Sequence[float]) -> None:
+        """By the slowest rank's medians, so that all decide alike; of equal ones for the first kind."""
+        self.kind = self.kinds[min(range(len(self.kinds)), key=seconds.__getitem__)]
+        self.kinds = (self.kind,)
