@@ -13,6 +13,7 @@ from typing import Protocol
 
 from bench.scale.delivery import Delivery
 from bench.scale.job import NS, Job, Step
+from bench.scale.nccl import NcclRecords
 from bench.scale.protocol import Speaker
 from bench.scale.tables import RowBook, TableMaker
 from megatronapp.core.findings import Finding
@@ -52,8 +53,10 @@ class _TableAssembler(Assembler):
 
 
 class TableFeed:
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, nccl: NcclRecords | None = None) -> None:
+        """nccl: what it tells, of a job with --nccl-trace."""
         self.engine_seconds = 0.0
+        self._nccl = nccl
         self._job, self._book, self._engines = job, RowBook(job.families), Engines()
         self._speaker, self._attempt = Speaker(job, self._book), 0
 
@@ -65,6 +68,7 @@ class TableFeed:
         if step.attempt != self._attempt:
             yield from self._begin(step)
         table, now = self._maker.table(step), int(step.ended_unix_ns.max())
+        table = table if self._nccl is None else self._nccl.recorded(table)
         begun = time.thread_time()
         self._assembler.ready.append(table)
         found = self.engine.tick(now)

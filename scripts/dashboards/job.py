@@ -91,6 +91,41 @@ PANELS = [
         [(f"megatronapp_link_bandwidth_bytes_per_second{{{JOB}}}", "{{src_node}} → {{dst_node}} ({{kind}})")],
         unit="Bps",
     ),
+    Panel(
+        "NCCL: bus bandwidth, the slowest communicator beside the median one",
+        [
+            (
+                f"megatronapp_nccl_bus_bandwidth_bytes_per_second{{{JOB}}}",
+                "{{group_kind}} {{op}} {{algorithm}}, {{size}}: {{of}}",
+            )
+        ],
+        unit="Bps",
+    ),
+    Panel(
+        "NCCL: speed of messages between nodes, the slowest",
+        [(f"megatronapp_nccl_link_bandwidth_bytes_per_second{{{JOB}}}", "{{src_node}} → {{dst_node}}")],
+        unit="Bps",
+    ),
+    Panel(
+        "NCCL: what ranks send while their proxies wait for it, the slowest",
+        [(f"megatronapp_nccl_send_bytes_per_second{{{JOB}}}", "rank {{rank}} on {{node}}")],
+        unit="Bps",
+    ),
+    Panel(
+        "NCCL: what proxies wait for in a step",
+        [(f"megatronapp_nccl_proxy_wait_seconds{{{JOB}}}", "{{waits_for}}")],
+        unit="s",
+    ),
+    Panel(
+        "NCCL: who begins last, and how long others wait in a step",
+        [
+            (
+                f"megatronapp_nccl_late_start_seconds{{{JOB}}}",
+                "rank {{rank}} on {{node}}, persistent: {{persistent}}",
+            )
+        ],
+        unit="s",
+    ),
     Panel("Corrections of nodes' clocks", [(f"megatronapp_clock_offset_seconds{{{JOB}}}", "{{node}}")], unit="s"),
     Panel(
         "Spans",

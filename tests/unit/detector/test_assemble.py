@@ -57,6 +57,16 @@ def test_a_step_is_out_when_its_last_rank_has_sent_it() -> None:
     assert {group.kind for group in table.communicators} == {"dp"}
 
 
+def test_what_nccl_told_each_rank_is_in_the_step() -> None:
+    job = Job(Layout(pp=1, dp=2))
+    made, messages = assembler(job), job.step(1)
+    messages[1].message.summary.nccl.add(operation="all_reduce", count=3)
+
+    (table,) = feed(made, messages)
+
+    assert [(rank, [tally.count for tally in sent]) for rank, sent in table.nccl] == [(1, [3])]
+
+
 def test_orders_are_those_of_the_first_replica_of_which_all_stages_told() -> None:
     job = Job(Layout(pp=2, dp=2))
     made, messages = assembler(job), job.step(1)

@@ -177,8 +177,11 @@ def test_what_the_proxys_steps_waited_for_is_told_apart(library, reader, sends):
     library.stop(proxy)
 
     (end,) = completed(reader)
-    assert end.network_bytes == 512
-    assert min(end.waited_for_gpu_ns, end.waited_for_network_ns) >= 2_000_000
+    assert (end.network_bytes, end.sent_bytes) == (512, 512 if sends else 0)
+    on_the_way, never = end.waited_for_network_ns, end.waited_for_data_ns
+    on_the_way, never = (on_the_way, never) if sends else (never, on_the_way)
+    assert min(end.waited_for_gpu_ns, on_the_way) >= 2_000_000
+    assert never == 0
     assert end.waited_for_peer_ns >= 2_000_000 if sends else end.waited_for_peer_ns == 0
 
 

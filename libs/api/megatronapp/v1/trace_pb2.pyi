@@ -316,7 +316,7 @@ class TraceBatch(_message.Message):
     def __init__(self, step: _Optional[int] = ..., count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., start_ns: _Optional[bytes] = ..., duration_ns: _Optional[bytes] = ..., enqueue_ns: _Optional[bytes] = ..., cpu_ns: _Optional[bytes] = ..., name: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., stream: _Optional[bytes] = ..., microbatch: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., layer: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., sequence: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., reference_host_ns: _Optional[int] = ..., reference_error_ns: _Optional[int] = ..., dropped: _Optional[int] = ..., last: _Optional[bool] = ..., base_ns: _Optional[int] = ..., message: _Optional[bytes] = ...) -> None: ...
 
 class StepSummary(_message.Message):
-    __slots__ = ("step", "start_ns", "duration_ns", "cpu_ns", "names", "communicators", "rows", "name", "kind", "chunk", "communicator", "count", "duration_sum_ns", "duration_min_ns", "duration_max_ns", "cpu_sum_ns", "cpu_min_ns", "cpu_max_ns", "launch_lag_sum_ns", "launch_lag_max_ns", "tokens", "length_squares", "bytes", "peer", "phases", "progress", "dropped", "traced", "starved_count", "starved_sum_ns", "starved_tokens", "starved_length_squares", "memory", "peak_activations", "order")
+    __slots__ = ("step", "start_ns", "duration_ns", "cpu_ns", "names", "communicators", "rows", "name", "kind", "chunk", "communicator", "count", "duration_sum_ns", "duration_min_ns", "duration_max_ns", "cpu_sum_ns", "cpu_min_ns", "cpu_max_ns", "launch_lag_sum_ns", "launch_lag_max_ns", "tokens", "length_squares", "bytes", "peer", "phases", "progress", "dropped", "traced", "starved_count", "starved_sum_ns", "starved_tokens", "starved_length_squares", "memory", "peak_activations", "order", "nccl")
     STEP_FIELD_NUMBER: _ClassVar[int]
     START_NS_FIELD_NUMBER: _ClassVar[int]
     DURATION_NS_FIELD_NUMBER: _ClassVar[int]
@@ -352,6 +352,7 @@ class StepSummary(_message.Message):
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     PEAK_ACTIVATIONS_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
+    NCCL_FIELD_NUMBER: _ClassVar[int]
     step: int
     start_ns: int
     duration_ns: int
@@ -387,7 +388,44 @@ class StepSummary(_message.Message):
     memory: Memory
     peak_activations: int
     order: bytes
-    def __init__(self, step: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., rows: _Optional[int] = ..., name: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., count: _Optional[bytes] = ..., duration_sum_ns: _Optional[bytes] = ..., duration_min_ns: _Optional[bytes] = ..., duration_max_ns: _Optional[bytes] = ..., cpu_sum_ns: _Optional[bytes] = ..., cpu_min_ns: _Optional[bytes] = ..., cpu_max_ns: _Optional[bytes] = ..., launch_lag_sum_ns: _Optional[bytes] = ..., launch_lag_max_ns: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., phases: _Optional[_Iterable[_Union[Phase, str]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., dropped: _Optional[int] = ..., traced: _Optional[bool] = ..., starved_count: _Optional[bytes] = ..., starved_sum_ns: _Optional[bytes] = ..., starved_tokens: _Optional[bytes] = ..., starved_length_squares: _Optional[bytes] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., peak_activations: _Optional[int] = ..., order: _Optional[bytes] = ...) -> None: ...
+    nccl: _containers.RepeatedCompositeFieldContainer[NcclTally]
+    def __init__(self, step: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., rows: _Optional[int] = ..., name: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., count: _Optional[bytes] = ..., duration_sum_ns: _Optional[bytes] = ..., duration_min_ns: _Optional[bytes] = ..., duration_max_ns: _Optional[bytes] = ..., cpu_sum_ns: _Optional[bytes] = ..., cpu_min_ns: _Optional[bytes] = ..., cpu_max_ns: _Optional[bytes] = ..., launch_lag_sum_ns: _Optional[bytes] = ..., launch_lag_max_ns: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., phases: _Optional[_Iterable[_Union[Phase, str]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., dropped: _Optional[int] = ..., traced: _Optional[bool] = ..., starved_count: _Optional[bytes] = ..., starved_sum_ns: _Optional[bytes] = ..., starved_tokens: _Optional[bytes] = ..., starved_length_squares: _Optional[bytes] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., peak_activations: _Optional[int] = ..., order: _Optional[bytes] = ..., nccl: _Optional[_Iterable[_Union[NcclTally, _Mapping]]] = ...) -> None: ...
+
+class NcclTally(_message.Message):
+    __slots__ = ("seat", "sending", "operation", "algorithm", "protocol", "size_log2", "count", "fastest_bytes", "fastest_ns", "gpu_ns", "peer_ns", "network_ns", "data_ns", "sent_bytes", "numbers", "durations_ns")
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    SENDING_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SIZE_LOG2_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    FASTEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FASTEST_NS_FIELD_NUMBER: _ClassVar[int]
+    GPU_NS_FIELD_NUMBER: _ClassVar[int]
+    PEER_NS_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_NS_FIELD_NUMBER: _ClassVar[int]
+    DATA_NS_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    DURATIONS_NS_FIELD_NUMBER: _ClassVar[int]
+    seat: NcclSeat
+    sending: bool
+    operation: str
+    algorithm: str
+    protocol: str
+    size_log2: int
+    count: int
+    fastest_bytes: int
+    fastest_ns: int
+    gpu_ns: int
+    peer_ns: int
+    network_ns: int
+    data_ns: int
+    sent_bytes: int
+    numbers: _containers.RepeatedScalarFieldContainer[int]
+    durations_ns: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, seat: _Optional[_Union[NcclSeat, _Mapping]] = ..., sending: _Optional[bool] = ..., operation: _Optional[str] = ..., algorithm: _Optional[str] = ..., protocol: _Optional[str] = ..., size_log2: _Optional[int] = ..., count: _Optional[int] = ..., fastest_bytes: _Optional[int] = ..., fastest_ns: _Optional[int] = ..., gpu_ns: _Optional[int] = ..., peer_ns: _Optional[int] = ..., network_ns: _Optional[int] = ..., data_ns: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., numbers: _Optional[_Iterable[int]] = ..., durations_ns: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Memory(_message.Message):
     __slots__ = ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "device_bytes", "host_bytes")

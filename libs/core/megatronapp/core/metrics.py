@@ -141,6 +141,36 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "Speed of suspected links.",
         ),
         Metric(
+            "megatronapp_nccl_bus_bandwidth_bytes_per_second",
+            "gauge",
+            (*JOB_LABELS, "group_kind", "op", "algorithm", "size", "of"),
+            "Bus bandwidth of NCCL's operations, as nccl-tests has it: of the median and of the slowest communicator.",
+        ),
+        Metric(
+            "megatronapp_nccl_link_bandwidth_bytes_per_second",
+            "gauge",
+            (*JOB_LABELS, "src_node", "dst_node"),
+            "Speed of messages between two nodes; the slowest pairs.",
+        ),
+        Metric(
+            "megatronapp_nccl_send_bytes_per_second",
+            "gauge",
+            (*JOB_LABELS, "rank", "node"),
+            "What a rank sends over the network, over the time that its proxies wait for it; the slowest.",
+        ),
+        Metric(
+            "megatronapp_nccl_proxy_wait_seconds",
+            "gauge",
+            (*JOB_LABELS, "waits_for"),
+            "What a rank's proxies wait for in a step, all together: mean.",
+        ),
+        Metric(
+            "megatronapp_nccl_late_start_seconds",
+            "gauge",
+            (*JOB_LABELS, "rank", "node", "persistent"),
+            "What others of its stage waited in a step for a rank that began last; the latest.",
+        ),
+        Metric(
             "megatronapp_pipeline_bubble_ratio",
             "gauge",
             JOB_LABELS,

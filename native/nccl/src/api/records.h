@@ -28,8 +28,9 @@ struct Completed {
     std::int64_t enqueued_ns, launched_ns, start_seen_ns, end_seen_ns;
     // globaltimer; 0: not known.
     std::uint64_t start_ns, end_ns;
-    // Of its proxy's steps, all together.
-    std::uint64_t waited_for_gpu_ns, waited_for_peer_ns, waited_for_network_ns, network_bytes;
+    // Of its proxy's steps, all together; for the network: that a send ends, and that data arrive.
+    std::uint64_t waited_for_gpu_ns, waited_for_peer_ns, waited_for_network_ns, waited_for_data_ns;
+    std::uint64_t network_bytes, sent_bytes;
 };
 
 constexpr std::size_t kDescriptionWords = sizeof(Enqueued) / 8;
@@ -55,7 +56,7 @@ struct alignas(64) LanesHeader {
 };
 
 static_assert(sizeof(Enqueued) == 104 && offsetof(Enqueued, operation) == 48);
-static_assert(sizeof(Completed) == 96 && offsetof(Completed, start_ns) == 48);
+static_assert(sizeof(Completed) == 112 && offsetof(Completed, start_ns) == 48);
 static_assert(sizeof(Lane) == 384 && offsetof(Lane, enqueued) == 40 && offsetof(Lane, name) == 88);
 static_assert(offsetof(Lane, oldest) == 128 && offsetof(Lane, newest) == 232);
 static_assert(sizeof(LanesHeader) == 64);

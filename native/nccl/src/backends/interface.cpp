@@ -143,8 +143,9 @@ Wait wait_of(int state) {
         case abi::kSendWaitsForPeer:
             return Wait::kPeer;
         case abi::kSendWaitsForNetwork:
-        case abi::kReceiveWaitsForNetwork:
             return Wait::kNetwork;
+        case abi::kReceiveWaitsForNetwork:
+            return Wait::kData;
         default:
             return Wait::kNothing;
     }

@@ -19,7 +19,7 @@ struct Operation {
     Channels started, stopped;
     std::uint64_t start_ns = 0, end_ns = 0;
     std::int64_t launched_ns = 0, start_seen_ns = 0, end_seen_ns = 0;
-    std::uint64_t waited_ns[3] = {0, 0, 0}, network_bytes = 0;
+    std::uint64_t waited_ns[4] = {0, 0, 0, 0}, network_bytes = 0, sent_bytes = 0;
 
     std::uint64_t number() const { return description.number; }
 
@@ -39,7 +39,7 @@ struct Operation {
     Completed completed() const {
         return {description.lane, static_cast<std::uint32_t>(stopped.count()), number(), description.at_ns, launched_ns,
                 start_seen_ns,    end_seen_ns, start_ns, end_ns, waited_ns[0], waited_ns[1], waited_ns[2],
-                network_bytes};
+                waited_ns[3],     network_bytes, sent_bytes};
     }
 };
 

@@ -233,6 +233,7 @@ void Recorder::enter(Handle handle, Wait wait, std::uint64_t bytes) {
         step->wait = wait;
         step->since_ns = now;
         step->bytes = std::max(step->bytes, bytes);
+        step->sends |= wait == Wait::kNetwork;
     }
 }
 
@@ -246,6 +247,7 @@ void Recorder::end_step(Handle handle) {
     leave_wait(*step, now);
     if (Operation* operation = operations_.find(step->operation)) {
         operation->network_bytes += step->bytes;
+        operation->sent_bytes += step->sends ? step->bytes : 0;
     }
     steps_.give_back(handle.index);
 }

@@ -17,7 +17,7 @@
 namespace megatronapp::nccl {
 
 // In the order of Operation::waited_ns.
-enum class Wait : std::uint32_t { kGpu = 0, kPeer = 1, kNetwork = 2, kNothing = 3 };
+enum class Wait : std::uint32_t { kGpu = 0, kPeer = 1, kNetwork = 2, kData = 3, kNothing = 4 };
 
 struct Call {
     Direction direction = Direction::kNone;
@@ -65,6 +65,7 @@ private:
         Wait wait = Wait::kNothing;
         std::int64_t since_ns = 0;
         std::uint64_t bytes = 0;
+        bool sends = false;
     };
 
     std::uint32_t lane_of(Communicator& communicator, const Call& call);

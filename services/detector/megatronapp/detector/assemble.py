@@ -269,6 +269,7 @@ def _tabulate(
         orders=_orders(ranks, [(i, a.summary.order) for i, a, _ in present if a.summary.order]),
         phases=frozenset(int(p) for s in summaries for p in s.phases),
         received_unix_ns=_first(arrived),
+        nccl=tuple((order[i], a.summary.nccl) for i, a, _ in present if a.summary.nccl),
         missing=tuple(rank for rank in order if rank not in arrived),
         unheard=max(0, max(world, max(order, default=-1) + 1) - len(order)),
     )

@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from megatronapp.core.findings import Kind
-from megatronapp.detector.rules import fabric_slow, imbalance, slow_gpu, slow_host, slow_link, unknown
+from megatronapp.detector.rules import fabric_slow, imbalance, nccl_links, slow_gpu, slow_host, slow_link, unknown
 from megatronapp.detector.rules.base import Rule, Suspicion, View
-from megatronapp.detector.rules.transfers import locate
+from megatronapp.detector.rules.transfers import Culprit, locate
 
 
 def _slow_transfers(view: View) -> Iterator[Suspicion]:
+    """What NCCL tells of one rank is more exact than what marks around calls tell of several."""
+    of_nccl = list(nccl_links.detect(view))
+    yield from of_nccl
+    named = {suspicion.ranks[0] for suspicion in of_nccl if len(suspicion.ranks) == 1}
     located = locate(view)
-    yield from slow_link.detect(view, located.culprits)
+    yield from slow_link.detect(view, (each for each in located.culprits if not _holds_more(each, named)))
     yield from fabric_slow.detect(view, located)
+
+
+def _holds_more(culprit: Culprit, named: set[int]) -> bool:
+    return len(culprit.ranks) > 1 and not named.isdisjoint(culprit.ranks)
 
 
 RULES: tuple[Rule, ...] = (

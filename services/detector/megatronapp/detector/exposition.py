@@ -17,6 +17,7 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.metrics import JOB_LABELS, job_labels
 from megatronapp.core.trace.group_kinds import GroupKind
 from megatronapp.core.trace.span_names import COLLECTIVES
+from megatronapp.detector import nccl_metrics
 from megatronapp.detector.disaggregated_times import slots_held, waits
 from megatronapp.detector.engine import Engine, Engines
 from megatronapp.detector.pipeline_times import bubble_ratio, decision_seconds, stock_peak_activations
@@ -49,6 +50,7 @@ GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "fbd_slots_held": ("Slots of a backward stage that are held when a microbatch begins: mean.", ("role", "stage")),
     "fbd_wait_seconds": ("A stage's wait for the other role in a step.", ("role", "stage", "waits_for")),
     "hang_seconds": ("Time since anything moved while the job hangs, else 0.", ()),
+    **nccl_metrics.GAUGES,
 }
 GROUP_KINDS = frozenset(map(str, GroupKind))
 OTHER = "other"
@@ -192,6 +194,7 @@ class Exposition(Collector):
         for kind, lag in _known_lags(engine.progress.lags()).items():
             yield "progress_lag_operations", (*labels, kind), lag
         yield from _of_pipeline(engine.newest, labels)
+        yield from nccl_metrics.samples(engine.judge.view, labels, self._top_ranks)
         yield from self._of_findings(engine, found, labels)
         for (src, dst, kind), speed in _bandwidths(engine, found).items():
             yield "link_bandwidth_bytes_per_second", (*labels, src, dst, kind), speed
@@ -216,7 +219,7 @@ def _of_rank(engine: Engine, finding: Finding, rank: int, labels: tuple[str, ...
     for signal in dict.fromkeys(e.signal for e in finding.evidence):
         monitor = engine.judge.monitors.get(signal)
         yield "rank_effect_ratio", (*who, signal), finding.effect_ratio
-        if monitor is not None and signal != "transfer" and rank < len(monitor):
+        if monitor is not None and "transfer" not in signal and rank < len(monitor):
             yield "rank_evidence_log10", (*who, signal), float(monitor.log_evidence[rank]) / math.log(10)
 
 

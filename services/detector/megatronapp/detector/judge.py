@@ -30,6 +30,7 @@ from megatronapp.core.trace.span_names import SpanName
 from megatronapp.detector import profiles
 from megatronapp.detector.attribution import attribute
 from megatronapp.detector.gates import log_effect
+from megatronapp.detector.nccl_watch import SEND, SEND_BESIDE, START, TRANSFER, TRANSFER_BESIDE, NcclWatch
 from megatronapp.detector.profiles import DeviceProfile
 from megatronapp.detector.rules import slow_checkpoint
 from megatronapp.detector.rules.base import OWN_REASONS, PAGE_STEPS, PATIENT_PAGE_STEPS, SPEED, Suspicion, View
@@ -66,9 +67,9 @@ STEPS, SAVES = "steps", "saves"
 """What suspicions are drawn from."""
 STEPS_BETWEEN_FALSE_ALARMS = 1e5
 """Of the whole job; each rank and signal gets its share. A page needs more than an alarm (findings.py)."""
-REASONS = (*OWN_REASONS, "transfer")
+REASONS = (*OWN_REASONS, "transfer", SEND, SEND_BESIDE, TRANSFER, TRANSFER_BESIDE)
 """Signals that say why; CONSEQUENCES only say that, and leave a reason the time to show itself."""
-CONSEQUENCES = ("wait", "job_compute")
+CONSEQUENCES = ("wait", "job_compute", START)
 USUAL_STEPS = 64
 """Newest healthy ones whose median the usual step takes, as many as make a history (monitor.CLEAN)."""
 
@@ -94,6 +95,7 @@ class Judge:
         self.monitors: dict[str, Monitor] = {}
         self.view: View | None = None
         """The newest judged step."""
+        self._nccl = NcclWatch(self.monitors, math.log(STEPS_BETWEEN_FALSE_ALARMS))
         self._work = WorkModel()
         self._processor = ProcessorModel()
         self._transfers = Transfers()
@@ -150,6 +152,7 @@ class Judge:
         explained = late or not effect.equal_work or self._reason_known()
         self._watch_waits(table, usual, delayed, explained=explained)
         self._watch_links(table, messages, collectives)
+        nccl = self._nccl.observe(table, usual, waits_explained=explained)
         self._watch_imbalance(table, effect)
         self._nodes.observe(table.ranks, {signal: self.monitors[signal] for signal in SPEED})
         self._suppress_consequences()
@@ -168,6 +171,7 @@ class Judge:
             young_until=self._first[-1] if len(self._first) == WARM_UP else math.inf,
             nodes=self._nodes.slow,
             telemetry=telemetry or {},
+            nccl=nccl,
         )
         return {STEPS: attribute(self.view)}
 
@@ -191,7 +195,8 @@ class Judge:
         """While a slow rank is known, others' waiting and the job's slowness need no other reason."""
         if self._reason_known():
             for signal in CONSEQUENCES:
-                self.monitors[signal].suppress()
+                if signal in self.monitors:
+                    self.monitors[signal].suppress()
 
     def _healthy(self, table: StepTable) -> npt.NDArray[np.bool_]:
         """Ranks with which others may be compared: those not found slow already."""

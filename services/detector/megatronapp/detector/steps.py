@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
+from megatronapp.v1 import trace_pb2
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -129,5 +132,7 @@ class StepTable:
     received_unix_ns: int = 0
     missing: tuple[int, ...] = field(default=())
     """Global ranks in `ranks` whose summary did not arrive."""
+    nccl: tuple[tuple[int, Sequence[trace_pb2.NcclTally]], ...] = ()
+    """By global rank: what NCCL told of operations that ended since the step before."""
     unheard: int = 0
     """How many more ranks the job says to have: counted, not listed, as the number is anybody's word."""

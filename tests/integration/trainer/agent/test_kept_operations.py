@@ -154,12 +154,16 @@ def test_a_traced_step_waits_for_nccls_times_and_has_each_operation_once(tmp_pat
         process.join(20)
 
     (file,) = folder.rglob("rank-0.pb")
-    (batch,) = [each.batch for each in read_trace(file) if each.HasField("batch")]
+    messages = list(read_trace(file))
+    (batch,) = [each.batch for each in messages if each.HasField("batch")]
+    (summary,) = [each.summary for each in messages if each.HasField("summary")]
     columns = span_columns(batch)
     assert [batch.names[name] for name in columns["name"]] == ["all_reduce", "broadcast"]
     assert columns["sequence"].tolist() == [5, 0]
     assert columns["communicator"].tolist() == [1, 1]
     assert columns["bytes"].tolist() == [2048, 32]
+    tallies = [(each.operation, each.seat.hash, each.fastest_bytes, each.fastest_ns) for each in summary.nccl]
+    assert tallies == [("all_reduce", 77, 2048, 1000), ("broadcast", 77, 32, 1000)]
 
 
 def test_of_a_rank_that_ends_in_good_order_nothing_is_told(tmp_path, capsys):

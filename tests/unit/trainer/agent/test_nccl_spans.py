@@ -49,7 +49,7 @@ def operation(function: str, at: int, start: int, end: int, count: int = 8, lane
     """Times of the device by the host's clock."""
     called = Enqueued(lane, -1, number, 0, count, at, 1, True, function, "ncclFloat32", "", "")
     times = (at, at + 1, start + 3, end + 3, start + AHEAD, end + AHEAD)
-    return Recorded(called, Completed(lane, 1, number, *times, 0, 0, 0, 0))
+    return Recorded(called, Completed(lane, 1, number, *times, *[0] * 6))
 
 
 def detail(table: Ints, *operations: Recorded) -> list[dict[str, int]]:

@@ -21,7 +21,8 @@ from megatronapp.core.trace.checks import (
     up_to,
 )
 from megatronapp.core.trace.message_id import MAX_PACKED
-from megatronapp.core.trace.ranges import ImplausibleError, Ranges
+from megatronapp.core.trace.nccl_tallies import check_seat
+from megatronapp.core.trace.ranges import Ranges
 from megatronapp.v1 import trace_pb2
 
 AnyHeartbeat = trace_pb2.Heartbeat | trace_pb2.SentHeartbeat
@@ -93,8 +94,7 @@ def _check_frontiers(frontiers: Sequence[trace_pb2.Frontier]) -> None:
     check_texts("operation", list(map(_OPERATION, frontiers)), limits.MAX_NAME)
     check_texts("data type", list(map(_DATA_TYPE, frontiers)), limits.MAX_NAME)
     for seat in (frontier.nccl for frontier in frontiers if frontier.HasField("nccl")):
-        if not _seat_holds(seat):
-            raise ImplausibleError("number", f"NCCL's communicator: place {seat.place} or {seat.peer} of {seat.size}")
+        check_seat(seat)
     for opened in filter(len, map(_OPEN_MESSAGES, frontiers)):
         check_count("open messages of a pair", len(opened), limits.MAX_OPEN_MESSAGES)
         _OPEN.check_all(opened)
@@ -131,10 +131,6 @@ def _frontier_holds(frontier: trace_pb2.Frontier) -> bool:
         and frontier.open_count <= _COUNT
         and frontier.root < limits.MAX_WORLD
     )
-
-
-def _seat_holds(seat: trace_pb2.NcclSeat) -> bool:
-    return seat.place < seat.size <= limits.MAX_WORLD and (not seat.HasField("peer") or seat.peer < seat.size)
 
 
 def _open_message_holds(message: trace_pb2.OpenMessage) -> bool:

@@ -93,6 +93,11 @@ when decoded."""
 MAX_ORDER_BYTES = 1 << 17
 """Of what a stage ran in a step: two a pass."""
 
+MAX_TALLIES = 256
+"""Kinds of NCCL's operations in a summary."""
+MAX_SAMPLED = 16
+"""Operations of a kind of which a summary tells by themselves."""
+
 MAX_PHASE = 31
 """Phases are bits of 32. A newer sender may name one that is not known here."""
 MAX_PHASES = 64

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from megatronapp.core.findings import Cause, Evidence, Kind
+from megatronapp.detector.nccl_watch import NcclView
 from megatronapp.detector.profiles import DeviceProfile
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
@@ -49,7 +50,8 @@ class View:
     messages: Messages
     collectives: Collectives
     monitors: Mapping[str, Monitor]
-    """By signal. Items are global ranks; of `transfer` slots of `transfers`, of `stage_imbalance` stages."""
+    """By signal. Items are global ranks; of `transfer` slots of `transfers`, of `stage_imbalance` stages, of NCCL's
+    transfers places in `nccl.keys`."""
     transfers: Transfers
     exposure: Exposure
     saves: Saves
@@ -60,6 +62,8 @@ class View:
     nodes: Mapping[str, SlowNode]
     """Those that are slow as a whole."""
     telemetry: Mapping[int, trace_pb2.GpuTelemetry] = field(default_factory=dict)
+    nccl: NcclView | None = None
+    """None: it tells nothing."""
 
     def rank_index(self, rank: int) -> int | None:
         """Place of a global rank in the table's arrays."""

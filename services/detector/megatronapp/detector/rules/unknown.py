@@ -8,22 +8,28 @@ from collections.abc import Iterator
 import numpy as np
 
 from megatronapp.core.findings import Cause, Kind
+from megatronapp.detector.nccl_watch import START
 from megatronapp.detector.rules.base import PATIENT_PAGE_STEPS, Suspicion, View, confidence, evidence, percent
 
 
 def detect(view: View) -> Iterator[Suspicion]:
-    yield from _waited_for(view)
+    yield from _waited_for(view, "wait", "what its group waits for it, as a share of the step")
+    if not view.alarmed("wait"):
+        yield from _waited_for(view, START, "what began later for it in NCCL's operations, as a share of the step")
     yield from _whole_job(view)
 
 
-def _waited_for(view: View) -> Iterator[Suspicion]:
+def _waited_for(view: View, signal: str, text: str) -> Iterator[Suspicion]:
     """Where wall time is the host's more than the rank's it is told, but nobody is woken.
 
     All stages of a replica are late together, so a replica's ranks are one finding.
     """
-    monitor, data = view.monitors["wait"], view.table.ranks.data
+    alarmed = view.alarmed(signal)
+    if not alarmed:
+        return
+    monitor, data = view.monitors[signal], view.table.ranks.data
     replicas: dict[int, list[int]] = defaultdict(list)
-    for rank in view.alarmed("wait"):
+    for rank in alarmed:
         if (index := view.rank_index(rank)) is not None:
             replicas[int(data[index])].append(rank)
     for ranks in replicas.values():
@@ -37,9 +43,7 @@ def _waited_for(view: View) -> Iterator[Suspicion]:
             ranks=tuple(ranks),
             since_step=since,
             effect_ratio=1 + max(float(monitor.effect[worst]), 0.0),
-            evidence=(
-                evidence(view, "wait", worst, "what its group waits for it, as a share of the step", logarithmic=False),
-            ),
+            evidence=(evidence(view, signal, worst, text, logarithmic=False),),
             summary=f"Others wait {lost:.3f} s per step for {who}{silent} since step {since}; the reason is unknown.",
             advice="Trace these ranks and their peers in full detail for a few steps.",
             confidence=confidence(monitor, worst, disputed=True),

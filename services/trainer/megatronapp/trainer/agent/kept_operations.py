@@ -7,6 +7,7 @@ import time
 
 from megatronapp.trainer.agent.megatrace_log import MegatraceLog
 from megatronapp.trainer.agent.nccl_frontiers import frontiers_of
+from megatronapp.trainer.agent.nccl_tallies import NcclTallies
 from megatronapp.trainer.agent.nccl_times import RecordedOperations
 from megatronapp.trainer.agent.operations import Direction, Enqueued, Lane, OperationsReader, open_operations
 from megatronapp.trainer.agent.segment import Segment
@@ -25,6 +26,7 @@ class KeptOperations:
         self._reader = OperationsReader(segment)
         self.recorded = RecordedOperations()
         """Of steps that have not left yet."""
+        self._tallies = NcclTallies(self._reader.lanes)
         self.enqueued = self.completed = 0
         """How many have been read."""
 
@@ -37,6 +39,7 @@ class KeptOperations:
         """Take what was recorded since the last call. Raises SegmentError."""
         while records := self._reader.records():
             self.recorded.note(records)
+            self._tallies.note(records)
             enqueued = [record for record in records if isinstance(record, Enqueued)]
             self.enqueued += len(enqueued)
             self.completed += len(records) - len(enqueued)
@@ -49,6 +52,10 @@ class KeptOperations:
     def lanes(self) -> dict[int, Lane]:
         """Communicators and pairs, by the number that their operations have."""
         return self._reader.lanes()
+
+    def tallies(self) -> list[trace_pb2.NcclTally]:
+        """What has ended since the last call, for a step's summary."""
+        return self._tallies.take()
 
     def frontiers(self) -> list[trace_pb2.Frontier]:
         """How far each communicator has come, for the rank's heartbeat."""

@@ -16,7 +16,7 @@ from megatronapp.trainer.agent.segment import TRIES, Segment
 
 ENQUEUED = struct.Struct("<Ii3Qq2I16s16s16s8s")
 """Lane, root, number, sequence, count, when, channels, timed; operation, type, algorithm, protocol."""
-COMPLETED = struct.Struct("<2IQ4q6Q")
+COMPLETED = struct.Struct("<2IQ4q8Q")
 LANES_HEADER = struct.Struct("<2IQ")
 """Entries in use, mask, operations without a lane."""
 LANES_HEADER_BYTES, LANE_BYTES = 64, 384
@@ -71,7 +71,10 @@ class Completed:
     waited_for_gpu_ns: int
     waited_for_peer_ns: int
     waited_for_network_ns: int
+    """That sends end."""
+    waited_for_data_ns: int
     network_bytes: int
+    sent_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,6 +226,8 @@ class Rank:
         summary, known = messages.summary.summary, len(self._communicators)
         summary.communicators.extend(map(to_proto, self._unreported("summary")))
         summary.memory.CopyFrom(memory_of(self._segment.state, self._resident_bytes))
+        if self._operations is not None:
+            summary.nccl.extend(self._operations.tallies())
         for message in (messages.summary, *messages.batches):
             (message.batch if message.HasField("batch") else summary).dropped = self._outbox.dropped
             check_fields(message)

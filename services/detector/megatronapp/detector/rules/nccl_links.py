@@ -1,0 +1,198 @@
+"""slow_link, fabric_slow: what NCCL tells of transfers and of the waits of its proxies."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from megatronapp.core.findings import Cause, Kind
+from megatronapp.detector.nccl_watch import SEND, SEND_BESIDE, TRANSFER, TRANSFER_BESIDE, NcclView
+from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, patience
+from megatronapp.detector.rules.transfers import LINK_ENDS, MAJORITY, SEVERAL, SHOWN
+from megatronapp.detector.signals.nccl_operations import Transfer
+from megatronapp.detector.signals.tomography import Cleared, Path, culprits
+
+ADVICE = "Check the network port, cable and switch of this link's ends."
+MANY = 8
+"""Ranks of SEVERAL nodes whose sends become slow together are so for what they share."""
+Alarm = tuple[str, int]
+"""Signal and item."""
+
+
+def detect(view: View) -> Iterator[Suspicion]:
+    if view.nccl is None:
+        return
+    sends, slow = _alarms(view, (SEND, SEND_BESIDE)), _alarms(view, (TRANSFER, TRANSFER_BESIDE))
+    if not sends and not slow:
+        return
+    worst = max(sends or slow, key=lambda alarm: _effect(view, alarm))
+    showing = _showing(view, worst, view.nccl.waits)
+    if _is_fabric(view, showing, len(view.nccl.waits)):
+        yield _fabric(view, worst, len(showing), len(view.nccl.waits))
+        return
+    for alarm in sends:
+        yield _slow_send(view, alarm)
+    yield from _slow_transfers(view, view.nccl, slow, frozenset(rank for _, rank in sends))
+
+
+def _alarms(view: View, signals: Sequence[str]) -> list[Alarm]:
+    """Of each item the signal that shows most."""
+    found: dict[int, Alarm] = {}
+    for signal in signals:
+        for item in view.alarmed(signal):
+            known = found.get(item)
+            if known is None or _effect(view, (signal, item)) > _effect(view, known):
+                found[item] = signal, item
+    return list(found.values())
+
+
+def _effect(view: View, alarm: Alarm) -> float:
+    return float(view.monitors[alarm[0]].effect[alarm[1]])
+
+
+def _showing(view: View, alarm: Alarm, ranks: Iterable[int]) -> frozenset[int]:
+    """Those whose sends have been slow since an alarm; some show it before their own, and for a while after it."""
+    steps, least = view.monitors[alarm[0]].steps_since(alarm[1]), SHOWN * _effect(view, alarm)
+    return frozenset(
+        rank for rank in ranks if any(_shows(view, (signal, rank), least, steps) for signal in (SEND, SEND_BESIDE))
+    )
+
+
+def _shows(view: View, item: Alarm, least: float, steps: int) -> bool:
+    monitor = view.monitors[item[0]]
+    return item[1] < len(monitor) and monitor.typical(item[1], steps) >= least
+
+
+def _is_fabric(view: View, showing: frozenset[int], senders: int) -> bool:
+    places = [place for rank in showing if (place := view.rank_index(rank)) is not None]
+    nodes = len(set(view.table.ranks.node[places].tolist()))
+    return len(showing) > max(LINK_ENDS, MAJORITY * senders) or (nodes >= SEVERAL and len(showing) >= MANY)
+
+
+def _slow_send(view: View, alarm: Alarm) -> Suspicion:
+    signal, rank = alarm
+    ratio, since = math.exp(_effect(view, alarm)), int(view.monitors[signal].since[rank])
+    what = "than its peers' do" if signal == SEND_BESIDE else "than they did"
+    return _suspicion(
+        view,
+        alarm,
+        ranks=(rank,),
+        cause=Cause.NIC if view.profile.link_is_known else Cause.UNKNOWN,
+        text="wait of NCCL's proxies for a byte to be sent",
+        summary=f"What rank {rank} sends over the network takes {ratio:.1f} times as long {what}, since step {since}.",
+    )
+
+
+def _fabric(view: View, worst: Alarm, slow: int, senders: int) -> Suspicion:
+    ratio = math.exp(_effect(view, worst))
+    return _suspicion(
+        view,
+        worst,
+        ranks=(),
+        kind=Kind.FABRIC_SLOW,
+        cause=Cause.NIC if view.profile.link_is_known else Cause.UNKNOWN,
+        text=f"the slowest of {slow} ranks whose sends are slow together",
+        summary=f"What {slow} of {senders} ranks send over the network takes up to {ratio:.1f} times as long.",
+        advice="Check the network as a whole: switches, routing, congestion by other jobs.",
+    )
+
+
+def _slow_transfers(view: View, nccl: NcclView, alarms: list[Alarm], senders: frozenset[int]) -> Iterator[Suspicion]:
+    """senders: ranks that are known for it; what they take part in has its reason."""
+    left = sorted(alarms, key=lambda alarm: -_effect(view, alarm))
+    left = [alarm for alarm in left if senders.isdisjoint(_path(nccl, nccl.keys[alarm[1]]).ends)]
+    while left:
+        seed = left[0]
+        slow, good = _beside(view, nccl, seed)
+        alike = culprits(_path(nccl, nccl.keys[seed[1]]), slow, Cleared.by(good))
+        ranks = _showing(view, seed, alike) or alike
+        yield _slow_transfer(view, nccl, seed, ranks)
+        left = [alarm for alarm in left[1:] if ranks.isdisjoint(_path(nccl, nccl.keys[alarm[1]]).ends)]
+
+
+def _beside(view: View, nccl: NcclView, seed: Alarm) -> tuple[list[Path], list[Path]]:
+    """(slow, good) transfers of operations of which one is under alarm: others may take another way."""
+    families = defaultdict[tuple[str, int], list[int]](list)
+    for item, key in enumerate(nccl.keys):
+        if key in nccl.transfers.bandwidth:
+            families[key.operation, len(nccl.ends[key][0])].append(item)
+    alarmed = {item for signal in (TRANSFER, TRANSFER_BESIDE) for item in view.alarmed(signal)}
+    steps, least = view.monitors[seed[0]].steps_since(seed[1]), SHOWN * _effect(view, seed)
+    slow, good = list[Path](), list[Path]()
+    for items in families.values():
+        for item in [] if alarmed.isdisjoint(items) else items:
+            shows = any(_shows(view, (signal, item), least, steps) for signal in (TRANSFER, TRANSFER_BESIDE))
+            (slow if shows else good).append(_path(nccl, nccl.keys[item]))
+    return slow, good
+
+
+def _slow_transfer(view: View, nccl: NcclView, alarm: Alarm, ranks: Iterable[int]) -> Suspicion:
+    key, blamed = nccl.keys[alarm[1]], tuple(sorted(ranks))
+    ratio, since = math.exp(_effect(view, alarm)), int(view.monitors[alarm[0]].since[alarm[1]])
+    what = "alike ones do" if alarm[0] == TRANSFER_BESIDE else "they did"
+    doubt = "" if len(blamed) <= LINK_ENDS else "; which of its members' links it is can't be told"
+    return _suspicion(
+        view,
+        alarm,
+        ranks=blamed,
+        cause=_cause(view, blamed, nccl, key),
+        text=f"{_named(key)}: bus bandwidth, slower by",
+        summary=f"{_named(key)} takes {ratio:.1f} times as long as {what} since step {since}{doubt}.",
+        disputed=bool(doubt),
+    )
+
+
+def _named(key: Transfer) -> str:
+    how = " ".join(part for part in (key.algorithm, key.protocol) if part)
+    return f"NCCL's {key.operation} in {key.communicator}" + (f" ({how})" if how else "")
+
+
+def _cause(view: View, ranks: Sequence[int], nccl: NcclView, key: Transfer) -> Cause:
+    if not view.profile.link_is_known or len(ranks) > LINK_ENDS:
+        return Cause.UNKNOWN
+    places = [place for rank in _path(nccl, key).ends if (place := view.rank_index(rank)) is not None]
+    return Cause.NVLINK if len(set(view.table.ranks.node[places].tolist())) == 1 else Cause.NIC
+
+
+def _path(nccl: NcclView, key: Transfer) -> Path:
+    senders, receivers = nccl.ends[key]
+    return Path(frozenset(senders), frozenset(receivers))
+
+
+def _suspicion(
+    view: View,
+    alarm: Alarm,
+    *,
+    ranks: tuple[int, ...],
+    cause: Cause,
+    text: str,
+    summary: str,
+    kind: Kind = Kind.SLOW_LINK,
+    advice: str = ADVICE,
+    disputed: bool = False,
+) -> Suspicion:
+    """Costs what the job's steps take longer since it began: what runs beside passes may cost nothing."""
+    signal, item = alarm
+    monitor, since = view.monitors[signal], int(view.monitors[signal].since[item])
+    slowdown = 1.0 if view.nccl is None else view.nccl.pace.slowdown(since)
+    return Suspicion(
+        kind=kind,
+        cause=cause,
+        ranks=ranks,
+        since_step=since,
+        effect_ratio=math.exp(_effect(view, alarm)),
+        evidence=(evidence(view, signal, item, text),),
+        summary=summary,
+        advice=advice,
+        confidence=confidence(monitor, item, disputed=disputed),
+        uncertainty=monitor.uncertainty(item),
+        slow_steps=monitor.slow_steps(item),
+        smallest=monitor.noise.smallest,
+        lost_seconds=(1 - 1 / slowdown) * view.step_seconds,
+        page_steps=patience(view, since),
+        page_seconds=view.profile.patience.seconds,
+        fading=monitor.fading(item),
+        cost_ratio=slowdown,
+        involved=ranks,
+    )
