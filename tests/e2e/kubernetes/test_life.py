@@ -38,6 +38,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "experts": ({"parallelism": {"expert": 4}}, "parallelism.tensor x pipeline x expert"),
     "chunks": ({"parallelism": {"virtualPipeline": 2}}, "virtualPipeline needs parallelism.pipeline"),
     "fbd": ({"plugins": {"fbd": {"enabled": True}}, "parallelism": {"context": 2}}, "plugins.fbd needs"),
+    "fbd and dpp": (
+        {"plugins": {"fbd": {"enabled": True}, "dpp": {"enabled": True}}, "parallelism": {"pipeline": 2}, "nodes": 4},
+        "plugins.fbd can't be used with plugins.dpp or scope",
+    ),
     "fbd experts": (
         {"plugins": {"fbd": {"enabled": True, "mode": "Linears"}}, "parallelism": {"pipeline": 2, "expert": 2}},
         "plugins.fbd runs experts in mode Input alone",

@@ -14,10 +14,12 @@ from tests.support.forked import run_forked
 from tests.support.training import TINY, train
 
 SHARDED = "--use-distributed-optimizer"
+BUCKETS = "--overlap-grad-reduce --ddp-bucket-size 5000"
+"""Of sizes that are padded."""
 SAVED = f"--pipeline-model-parallel-size 2 {SHARDED}"
 LAYOUTS = [
     (2, f"--tensor-model-parallel-size 2 {SHARDED}"),
-    (2, f"--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 {SHARDED}"),
+    (2, f"--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 {SHARDED} {BUCKETS}"),
     (1, ""),
     (4, f"--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel {SHARDED}"),
     (2, "--tensor-model-parallel-size 2"),

@@ -89,6 +89,11 @@ def test_a_file_without_one_job_is_refused(text: str, says: str) -> None:
         ),
         (fbd(pipeline=2, context=3), "multiple of 6 forward and 6 backward ranks = 12"),
         (fbd(pipeline=2, expert=3), "fbd: 2 replicas x context 1 are no multiple of expert 3"),
+        (
+            {"plugins": {"fbd": {"enabled": True}, "dpp": {"enabled": True}}},
+            r"fbd can't be used with plugins\.dpp: turn",
+        ),
+        ({"plugins": {"fbd": {"enabled": True}, "scope": {"enabled": True}}}, r"can't be used with plugins\.scope"),
         (fbd("Linears", pipeline=2, expert=2), r"fbd\.mode Linears can't run experts: leave mode out"),
         (fbd(tensor=2, pipeline=2, expert=2, forwardTensor=1), "1 forward tensor ranks can't run experts over"),
         (fbd(tensor=2, pipeline=2, forwardTensor=3), "3 forward tensor ranks neither divide parallelism.tensor = 2"),

@@ -47,6 +47,9 @@ def forward_nodes(spec: Sized) -> int:
 def check(spec: Sized) -> None:
     """Raises ValueError for sizes that can't be disaggregated: those that the trainer refuses."""
     sizes, fbd = spec.parallelism, spec.plugins.fbd
+    for other in ("dpp", "scope"):
+        if other in spec.plugins.enabled:
+            raise ValueError(f"plugins.fbd can't be used with plugins.{other}: turn one of them off")
     if sizes.pipeline < 2 and fbd.mode not in ("Linears", "Auto"):
         raise ValueError(
             "plugins.fbd needs pipeline of at least 2, as the last stage runs its own forward, or mode Linears"

@@ -63,6 +63,10 @@ SPEC_RULES = [
         "parallelism.virtualPipeline needs parallelism.pipeline of at least 2",
     ),
     (
+        "!self.plugins.fbd.enabled || !(self.plugins.dpp.enabled || self.plugins.scope.enabled)",
+        "plugins.fbd can't be used with plugins.dpp or scope: turn one of them off",
+    ),
+    (
         f"!self.plugins.fbd.enabled || self.parallelism.expert == 1 || {INPUT}",
         "plugins.fbd runs experts in mode Input alone: leave mode out, or parallelism.expert",
     ),
