@@ -118,6 +118,37 @@ def test_activations_that_wait_on_the_host_change_no_loss() -> None:
     assert run(f"{dropout} --cpu-offloading-num-layers 3", 1)[0] == run(dropout, 1)[0]
 
 
+@pytest.mark.parametrize("flags", ["", "--optimizer-offload-fraction 0.5", f"--bf16 {DATA}"])
+def test_an_optimizer_on_the_host_changes_no_loss(flags: str) -> None:
+    on_the_host = run(f"{SMALL} {flags} --optimizer-cpu-offload")[0]
+
+    assert on_the_host == pytest.approx(run(f"{SMALL} {flags}")[0], rel=1e-3 if "--bf16" in flags else 1e-5)
+
+
+def test_a_run_with_its_optimizer_on_the_host_goes_on_where_it_ended(tmp_path: Path) -> None:
+    flags = f"{SMALL} --bf16 {DATA} --optimizer-cpu-offload"
+    whole = run(flags)[0]
+
+    run(f"{flags} --exit-interval 10 --save {tmp_path}")
+    resumed = run(f"{flags} --save {tmp_path}")[0]
+
+    assert resumed == whole[10:]
+
+
+def test_an_optimizer_on_the_host_leaves_its_memory_to_the_gpu() -> None:
+    flags = f"{LLAMA} {DATA}"
+
+    with_it, without = (run_forked(2, _peak, f"{flags} {more}")[0] for more in ("", "--optimizer-cpu-offload"))
+
+    print(json.dumps({"peak_gb": round(with_it / 1e9, 2), "optimizer_on_the_host_gb": round(without / 1e9, 2)}))
+    assert with_it - without > 0.9 * 8 * 1.2e9 / 2, "of 1.2 B weights two moments each, shared by two ranks"
+
+
+def _peak(flags: str) -> int:
+    train(flags)
+    return torch.cuda.max_memory_allocated()
+
+
 @pytest.mark.parametrize("model", [ROTARY, DOCUMENTS])
 def test_a_shared_sequence_has_the_losses_of_one_gpu(model: str) -> None:
     shared = run(f"{SMALL} {model} --context-parallel-size 2")

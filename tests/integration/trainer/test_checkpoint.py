@@ -40,6 +40,8 @@ def uninterrupted(flags: str, world_size: int, steps: int) -> list[float]:
         ),
         (1, "--bf16 --use-distributed-optimizer --overlap-grad-reduce --ddp-bucket-size 5000"),
         (2, "--bf16 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
+        (1, "--bf16 --optimizer-cpu-offload --optimizer-offload-fraction 0.5"),
+        pytest.param(2, "--bf16 --optimizer-cpu-offload --use-distributed-optimizer", marks=pytest.mark.long),
     ],
 )
 def test_a_resumed_run_has_exactly_the_losses_of_an_uninterrupted_one(

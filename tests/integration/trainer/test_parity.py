@@ -158,6 +158,23 @@ def test_activations_that_wait_on_the_host_change_no_loss_even_with_dropout(worl
     assert losses(f"{flags} --cpu-offloading-num-layers 3", world_size) == losses(flags, world_size)
 
 
+@pytest.mark.parametrize(
+    ("world_size", "flags"),
+    [
+        (1, "--optimizer-offload-fraction 0.5"),
+        pytest.param(2, "--use-distributed-optimizer --overlap-param-gather --overlap-grad-reduce", marks=slower),
+        pytest.param(2, "--bf16 --pipeline-model-parallel-size 2", marks=slower),
+        pytest.param(2, "--bf16 --use-distributed-optimizer", marks=slower),
+    ],
+)
+def test_an_optimizer_on_the_host_changes_no_loss(world_size: int, flags: str) -> None:
+    tolerance = 1e-3 if "--bf16" in flags else 1e-5
+
+    assert losses(f"{flags} --optimizer-cpu-offload", world_size) == pytest.approx(
+        losses(flags, world_size), rel=tolerance
+    )
+
+
 @slower
 def test_bfloat16_with_distributed_optimizer_and_pipeline_learns_like_one_process() -> None:
     found = losses("--bf16 --use-distributed-optimizer --pipeline-model-parallel-size 2", 4)

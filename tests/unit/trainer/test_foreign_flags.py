@@ -120,6 +120,7 @@ def test_the_llama_script_parses_but_for_what_is_refused() -> None:
         ("--sequence-parallel --tensor-model-parallel-size 2", "--sequence-parallel --tensor-model-parallel-size 2"),
         ("--log-throughput 3", "3"),
         ("--attention-softmax-in-fp32 --bf16", "--bf16"),
+        ("--optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d --no-pin-cpu-grads", "--optimizer-cpu-offload"),
         ("--local-rank 3 --timing-log-level=2 --accumulate-allreduce-grads-in-fp32 --bf16", "--bf16"),
     ],
 )
@@ -140,7 +141,6 @@ def test_what_has_no_effect_is_said() -> None:
         ("--moe-grouped-gemm", "leave it out"),
         ("--quick-geglu", "take --geglu"),
         ("--use-legacy-models", "leave it out"),
-        ("--optimizer-cpu-offload", "give --use-distributed-optimizer"),
         ("--train-samples 100", "needs --global-batch-size"),
         ("--train-samples many --global-batch-size 2", "a whole number of samples"),
         ("--train-samples 100 --global-batch-size 0", "too small"),

@@ -61,6 +61,8 @@ def test_first_and_last_stage_may_have_other_numbers_of_layers() -> None:
         (1, "--cpu-offloading-num-layers 9", "9 is more than --num-layers 8"),
         (1, "--cpu-offloading-num-layers 8 --recompute-granularity selective", "leave one out"),
         (1, "--cpu-offloading-num-layers 8 --transformer-impl transformer_engine", "give --transformer-impl local"),
+        (1, "--optimizer-cpu-offload --optimizer sgd", "holds Adam's state"),
+        (1, "--optimizer-cpu-offload --optimizer-offload-fraction 0", "must be above 0"),
         (1, "--swiglu --geglu", "--swiglu and --geglu are different MLPs"),
         (1, "--moe-shared-expert-intermediate-size 8", "needs --num-experts"),
         (

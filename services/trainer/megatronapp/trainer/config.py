@@ -230,6 +230,10 @@ class OptimizerConfig:
     adam_beta2: float = flag(0.999, "decay of the second moment", TRAINING)
     adam_eps: float = flag(1e-8, "added to the root of the second moment", TRAINING)
     sgd_momentum: float = flag(0.9, "momentum of SGD", TRAINING)
+    optimizer_cpu_offload: bool = flag(
+        False, "Adam's moments wait in the host's memory, where its step is taken", OPERATION
+    )
+    optimizer_offload_fraction: float = flag(1.0, "part of the weights whose moments do so", OPERATION)
 
 
 @dataclass(frozen=True, kw_only=True)

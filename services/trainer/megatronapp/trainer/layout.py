@@ -263,6 +263,13 @@ def _check_offloading(config: TrainerConfig) -> None:
 
 
 def _check_optimizer(config: TrainerConfig) -> None:
+    settings = config.optimizer
+    if settings.optimizer_cpu_offload and settings.optimizer != "adam":
+        raise UsageError("--optimizer-cpu-offload holds Adam's state: take --optimizer adam, or leave it out")
+    if not 0 < settings.optimizer_offload_fraction <= 1:
+        raise UsageError(
+            f"--optimizer-offload-fraction {settings.optimizer_offload_fraction} must be above 0, and 1 at most"
+        )
     if config.parallel.use_distributed_optimizer and config.optimizer.optimizer != "adam":
         raise UsageError(
             f"--use-distributed-optimizer can't shard --optimizer {config.optimizer.optimizer}: take --optimizer adam, "

@@ -15,6 +15,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig
+from megatronapp.trainer.host_optimizer import HostAdam
 
 OptimizerProvider = Callable[[MegatronOptimizerConfig, list[DistributedDataParallel]], Any]
 """An optimizer of one's own over the chunks' parameters, with the interface of megatron-core's MegatronOptimizer."""
@@ -32,6 +33,8 @@ def build_optimizer(
     options = _options(config, transformer)
     optimizer = (provider or _megatron_optimizer)(options, chunks)
     for part in parts_of(optimizer):
+        if config.optimizer.optimizer_cpu_offload:
+            _move_to_the_host(part, config.optimizer.optimizer_offload_fraction)
         if isinstance(part, DistributedOptimizer) and isinstance(part.optimizer, torch.optim.Adam):
             _make_loadable(part)
     transformer.grad_scale_func = optimizer.scale_loss
@@ -82,6 +85,18 @@ def parts_of(optimizer: Any) -> list[Any]:
     return list(getattr(optimizer, "chained_optimizers", [optimizer]))
 
 
+def _move_to_the_host(part: Any, fraction: float) -> None:
+    """Raises UsageError."""
+    if part.optimizer is None:  # this rank has no weights of this kind
+        return
+    if not isinstance(part.optimizer, torch.optim.AdamW):
+        raise UsageError(
+            f"--optimizer-cpu-offload holds the state of torch's AdamW, not of {type(part.optimizer).__name__}: leave "
+            "it out, or train where neither Transformer Engine nor Apex is installed"
+        )
+    part.optimizer = HostAdam(part.optimizer.param_groups, fraction)
+
+
 def _make_loadable(optimizer: Any) -> None:
     """megatron-core loads a sharded optimizer state as Transformer Engine's Adam keeps it, without a step per
     parameter. torch's Adam, which stands in without Transformer Engine, gets its state at once, and the loader one
@@ -89,7 +104,7 @@ def _make_loadable(optimizer: Any) -> None:
     inner = optimizer.optimizer
     for group in inner.param_groups:
         for parameter in group["params"]:
-            inner.state[parameter] = {
+            inner.state[parameter] = inner.state[parameter] or {
                 "step": torch.tensor(0.0),
                 "exp_avg": torch.zeros_like(parameter.data),
                 "exp_avg_sq": torch.zeros_like(parameter.data),

@@ -95,9 +95,10 @@ def _fill(part: Any, loaded: Mapping[torch.Tensor, Tensors], step: float) -> Non
     """The optimizer's own tensors, of which each is a parameter of the model or, sharded, a span of one."""
     for parameter, main, cut in _mains(part):
         tensors = loaded[parameter]
+        place = part.optimizer.state.get(main, {}).get(MOMENTS[0], main).device  # the host, with HostAdam
         part.optimizer.state[main] = {
             "step": torch.tensor(step),
-            **{name: cut(tensors[name]).to(main.device).clone() for name in MOMENTS},
+            **{name: cut(tensors[name]).to(place).clone() for name in MOMENTS},
         }
         if WEIGHT in tensors:
             main.copy_(cut(tensors[WEIGHT]))

@@ -83,7 +83,7 @@ def _read(part: Any, parameter: torch.nn.Parameter, name: str) -> torch.Tensor |
         at, order = part.model_param_group_index_map[parameter]
         main = part.optimizer.param_groups[at]["params"][order]
     found = main if name == MAIN else part.optimizer.state.get(main, {}).get(name)
-    return found if isinstance(found, torch.Tensor) else None
+    return found.to(parameter.device) if isinstance(found, torch.Tensor) else None  # it may wait on the host
 
 
 def _has(part: Any, parameter: torch.nn.Parameter) -> bool:
