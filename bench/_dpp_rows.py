@@ -34,7 +34,7 @@ def described(case: Case, layout: Layout, ranks: list[dict[str, Any]], predicted
     gains, gains_simulated, gains_of_fast_hosts = (
         {mode: of[STOCK] / of[mode] for mode in TRIED} for of in (seconds, simulated, fast)
     )
-    must = case.must(max(gains_simulated.values()))
+    must = case.must(max(gains_of_fast_hosts.values()))
     fullest = {mode: max(rank["bytes"][mode] for rank in ranks) for mode in (*TRIED, STOCK)}
     memory = max(fullest[mode] for mode in TRIED) / max(
         1, fullest[STOCK]
