@@ -191,8 +191,8 @@ class Progress:
             return None
         late = self.stalled_seconds > self._patience_seconds or self._overdue()
         certain = (late and not self._leaving) or self._differing() or self._halted()
-        told = self._stall is not None and not self._stall.ended
-        if self._closed == len(self._ranks) or not certain or (self._over and not told):
+        stands = self._stall is not None and not self._stall.ended
+        if self._closed == len(self._ranks) or not certain or (self._over and not stands):
             self._stall = self._death()
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
             self._stall = self._renewed_stall()
