@@ -11,6 +11,7 @@ from bench.scale.layout import Layout
 from bench.scale.nccl import NcclFault, NcclRecords
 from bench.scale.scenarios import QUIET
 from megatronapp.core.findings import Cause, Finding, Kind, State
+from megatronapp.v1 import trace_pb2
 from tests.support.detecting import seeds
 
 ONSET, STEPS = 32, 44
@@ -88,6 +89,22 @@ def test_who_begins_last_once_is_nobodys_fault() -> None:
 @pytest.mark.parametrize("seed", seeds(6))
 def test_nobody_is_accused_in_a_clean_job(seed: int) -> None:
     assert run(SMALL, seed=seed, steps=64) == []
+
+
+class Untimed(NcclRecords):
+    """Of a job that records calls alone: nobody knows who sits where, or how long anything takes."""
+
+    def of_step(self, step):
+        return {rank: [trace_pb2.NcclTally(operation="all_reduce", count=1)] for rank in range(8)}
+
+
+def test_a_job_whose_nccl_tells_calls_alone_is_judged_as_ever() -> None:
+    job = Job(Spec(Layout(pp=1, dp=8), 15.0, QUIET, faults=(Fault(What.COMPUTE, (3,), 1.3, ONSET),)), 0)
+    feed, found = TableFeed(job, Untimed(job.layout)), set[tuple[int, ...]]()
+    for _ in range(STEPS):
+        found |= {finding.ranks for _, finding in feed.step(job.step())}
+
+    assert found == {(3,)}
 
 
 def test_a_slow_device_is_told_as_one_and_not_as_a_link() -> None:
