@@ -120,6 +120,8 @@ def test_weights_alone_start_a_new_run_at_step_one(saved_by_a_pipeline: Path) ->
             marks=pytest.mark.long,
         ),
         pytest.param(f"{EXPERTS} --use-distributed-optimizer", f"{EXPERTS}", 1, marks=pytest.mark.long),
+        pytest.param("--bf16", "--bf16 --use-distributed-optimizer --optimizer-cpu-offload", 2, marks=pytest.mark.long),
+        pytest.param("--optimizer-cpu-offload", "", 1, marks=pytest.mark.long),
     ],
 )
 def test_a_checkpoint_loads_with_and_without_the_distributed_optimizer(
