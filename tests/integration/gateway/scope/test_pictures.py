@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from megatronapp.core.scope.frame import Flag, Kind
+from megatronapp.core.scope.frame import Flag, Kind, Section
 from megatronapp.core.scope.quantize import decode
 from megatronapp.core.scope.results import Counts, Top, of_frame
+from megatronapp.core.scope.token_texts import pack_texts, unpack_texts
 from megatronapp.v1 import scope_pb2
 from tests.integration.gateway.conftest import Served
 from tests.integration.gateway.scope.conftest import address, sample, viewing
@@ -80,6 +81,22 @@ async def test_what_one_rank_has_whole_is_asked_of_it_alone_and_passes_through(s
     assert pods[3].demand.taps[0].quantizer == "sqrt"
     assert bytes(frame.payload) == sent.frame[-64:]
     assert np.allclose(decode(frame).array, values_of(whole_site("attn.probs"), 2, 4)[1, 3], atol=0.05)
+
+
+async def test_texts_of_tokens_are_those_of_all_replicas_and_one_rank_of_each_sends_them(scope: Served) -> None:
+    async with attached(address(scope), ranks(data=2)) as pods, viewing(scope) as viewer:
+        pods[0].beside[Section.TOKEN_TEXTS] = pack_texts({1: " the", 2: "\u202e"})
+        pods[2].beside[Section.TOKEN_TEXTS] = pack_texts({1: " the", 3: "<script>"})
+        told = await viewer.subscribe(1, "tokens")
+        for number in (0, 2):
+            await pods[number].asked(1)
+        for rank in pods:
+            await rank.step(3)
+        frame = await viewer.frame()
+
+    assert (told["quantizer"], frame.missing_shards) == ("f32", 0)
+    assert [len(rank.demand.taps) for rank in pods] == [1, 0, 1, 0, 0, 0, 0, 0]
+    assert unpack_texts(frame.sections[Section.TOKEN_TEXTS]) == {1: " the", 2: "\u202e", 3: "<script>"}
 
 
 async def test_each_replica_is_shown_by_itself_beside_all_together(scope: Served) -> None:
