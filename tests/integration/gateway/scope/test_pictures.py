@@ -10,6 +10,7 @@ from megatronapp.core.scope.token_texts import pack_texts, unpack_texts
 from megatronapp.v1 import scope_pb2
 from tests.integration.gateway.conftest import Served
 from tests.integration.gateway.scope.conftest import address, sample, viewing
+from tests.support import scope_pods
 from tests.support.scope_pods import attached, ranks, values_of, whole_site
 
 
@@ -115,6 +116,33 @@ async def test_each_replica_is_shown_by_itself_beside_all_together(scope: Served
     assert (told["axes"], told["shape"]) == (["replica", "statistic"], [2, 2])
     assert np.allclose(frames[1], [whole.mean(), whole.std()], atol=1e-6)
     assert np.allclose(frames[2], [[half.mean(), half.std()] for half in np.split(whole, 2)], atol=1e-6)
+
+
+@pytest.mark.parametrize("corrupt", [False, True])
+async def test_parameters_that_differ_between_replicas_are_told_of_once(
+    scope: Served, monkeypatch: pytest.MonkeyPatch, corrupt: bool
+) -> None:
+    seen = "layers[1].resid_post | stats(mean) | replicas"  # of other data, which differs
+    async with attached(address(scope), ranks(tensor=2, pipeline=1, data=2)) as pods, viewing(scope) as viewer:
+        await viewer.subscribe(1, "weight.unembed | stats(l2) | replicas", quantizer="f32", credits=9)
+        await viewer.subscribe(2, seen, quantizer="f32", credits=9)
+        for rank in pods:
+            await rank.asked(2)
+        for step in (3, 4):
+            for rank in pods:
+                with monkeypatch.context() as patch:
+                    if corrupt and rank.rank == 2:
+                        patch.setattr(scope_pods, "values_of", lambda *at: values_of(*at) * np.float32(1.0001))
+                    await rank.step(step)
+            for _ in range(2):
+                await viewer.frame()
+        await viewer.send(ping={"time": 1})
+        await viewer.text("pong")
+
+    alerts = [alert for text in viewer.texts if (alert := text.get("event", {}).get("event", {}).get("alert"))]
+    detail = "replicas 0, 1 hold different values"
+    told = {"kind": "replica_difference", "site": "weight.unembed", "step": "3", "detail": detail}
+    assert alerts == ([told] if corrupt else [])
 
 
 async def test_what_replicas_hold_alike_is_asked_of_each_where_they_are_shown_apart(scope: Served) -> None:
