@@ -105,7 +105,7 @@ def check_tokens(tokens: WatchedTokens, picture: Frame) -> None:
 
 def spelled(token: int) -> str:
     """As bytes are tokens here."""
-    return chr(token) if token < 128 else ByteTokenizer().piece(token)
+    return chr(token) if 32 <= token < 127 or token in b"\n\r\t" else ByteTokenizer().piece(token)
 
 
 async def check_text_from_within_the_pause(viewer: Viewer) -> None:

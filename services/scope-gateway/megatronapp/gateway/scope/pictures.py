@@ -48,14 +48,14 @@ class Pictures:
         producers: Mapping[int, Producer],
         settings: GatewaySettings,
         metrics: ScopeMetrics,
-        tell: Callable[[scope_pb2.ScopeAlert], None],
+        on_alert: Callable[[scope_pb2.ScopeAlert], None],
     ) -> None:
         self._run = run
         self._producers = producers
         self._settings = settings
         self._metrics = metrics
-        self._tell = tell
-        self._told: set[tuple[str, int | None]] = set()
+        self._on_alert = on_alert
+        self._reported: set[tuple[str, int | None]] = set()
         """Sites and layers whose replicas were said to differ: once, while the ranks stay."""
         self.structure = Structure(producers)
         self._streams: dict[StreamKey, Stream] = {}
@@ -75,7 +75,7 @@ class Pictures:
 
     def rebuild(self) -> None:
         """Ranks or their sites have changed: everything is planned anew."""
-        self._told.clear()
+        self._reported.clear()
         for stream in self._streams.values():
             stream.plans.clear()
             try:
@@ -201,12 +201,12 @@ class Pictures:
     def _compare_replicas(self, site: str, picture: Picture, made: Plan) -> None:
         """Tell of parameters that differ, which are corrupt on some replica. Raises DataError."""
         key = picture.key
-        if not made.replicas or not must_agree(site) or (site, key.layer) in self._told:
+        if not made.replicas or not must_agree(site) or (site, key.layer) in self._reported:
             return
         result, _ = stitch(made, picture.results())
         if isinstance(result, Values) and (found := difference(result)):
-            self._told.add((site, key.layer))
-            self._tell(
+            self._reported.add((site, key.layer))
+            self._on_alert(
                 scope_pb2.ScopeAlert(kind="replica_difference", site=site, layer=key.layer, step=key.step, detail=found)
             )
 

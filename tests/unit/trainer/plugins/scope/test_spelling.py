@@ -19,7 +19,7 @@ def test_each_token_is_spelled_once_in_the_order_of_the_text() -> None:
     assert list(spelled(72, 105, 32, 72).items()) == [(72, "H"), (105, "i"), (32, " ")]
 
 
-@pytest.mark.parametrize(("token", "piece"), [(0xC3, "<0xC3>"), (256, "<eod>")])
+@pytest.mark.parametrize(("token", "piece"), [(0xC3, "<0xC3>"), (256, "<eod>"), (3, "<0x03>"), (10, "\n")])
 def test_what_is_no_text_by_itself_goes_by_its_piece(token: int, piece: str) -> None:
     assert spelled(token) == {token: piece}
 

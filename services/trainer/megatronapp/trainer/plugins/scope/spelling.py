@@ -34,4 +34,5 @@ class Speller:
         """Behind itself: a text's first token may lose its blank. Of no text by itself: as the vocabulary has it."""
         once, twice = (self._tokenizer.detokenize([token] * count) for count in (1, 2))
         text = twice[len(once) :]
-        return text if text and REPLACEMENT not in text else self._tokenizer.piece(token)
+        readable = REPLACEMENT not in text and any(each.isprintable() or each in "\n\r\t" for each in text)
+        return text if readable else self._tokenizer.piece(token)
