@@ -62,6 +62,8 @@ class FakeRank:
     """Whether it says that a demand is in force there; a test says it."""
     refuse: str = ""
     """The code with which commands are refused."""
+    beside: dict[Section, bytes] = field(default_factory=dict)
+    """What goes with each frame."""
     call: Any = None
     received: int = 0
     """Events that the gateway said it has."""
@@ -145,7 +147,7 @@ class FakeRank:
                 if result is None:
                     continue
                 frame = to_frame(result, tap.quantizer)
-                sections = {**frame.sections, Section.EXTENT: _extents(site.axes)}
+                sections = {**frame.sections, Section.EXTENT: _extents(site.axes), **self.beside}
                 if request:
                     sections[Section.REQUEST] = request.encode()
                 addressed = replace(

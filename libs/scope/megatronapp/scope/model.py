@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import httpx
@@ -18,12 +18,16 @@ from megatronapp.core.generation import Event, GenerationRequest, Prompt, Sampli
 from megatronapp.core.generation_rows import Row, take
 from megatronapp.core.scope import transformer_lens
 from megatronapp.core.scope.captures import Captured, Floats, Place, Unit, Wanted, batches, units
+from megatronapp.core.scope.frame import Section
 from megatronapp.core.scope.intervention import Intervention
 from megatronapp.core.scope.measures import Attribution
+from megatronapp.core.scope.quantize import Values
+from megatronapp.core.scope.results import of_frame
 from megatronapp.core.scope.sites import SAE, Site
+from megatronapp.core.scope.token_texts import unpack_texts
 from megatronapp.core.scope.wire import sites_from_proto
 from megatronapp.scope.cache import Cache
-from megatronapp.scope.socket import Socket
+from megatronapp.scope.socket import ANSWER_SECONDS, Socket
 
 QUIET_SECONDS = 2.0
 """When no frame has come for so long after the last token, what is missing is lost."""
@@ -40,6 +44,17 @@ def connect(url: str = "http://127.0.0.1:8080", token: str = "", run: str = "") 
     and UnavailableError.
     """
     return Model(url, token, _found(url, token, run))
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedTokens:
+    """A row of a training's microbatch."""
+
+    step: int
+    microbatch: int
+    ids: list[int]
+    """-1: its rank has not sent it."""
+    texts: list[str]
 
 
 class Model:
@@ -116,6 +131,20 @@ class Model:
                 if isinstance(event, Started):
                     return list(event.rows[0])
         raise UnavailableError("the model has not said what the prompt's tokens are: ask again")
+
+    def watched_tokens(self, row: int = 0) -> WatchedTokens:
+        """What a training is given: the next microbatch's row of the batch, with texts. While it is paused the one that
+        was looked at last, if any was. Raises UnavailableError where none comes."""
+        with self._socket() as socket:
+            socket.subscribe(1, f"tokens | batch({row})", "")
+            for frame in socket.frames(ANSWER_SECONDS):
+                result = of_frame(frame)
+                if isinstance(result, Values):
+                    texts = unpack_texts(frame.sections.get(Section.TOKEN_TEXTS, b""))
+                    ids = [int(token) for token in np.nan_to_num(result.array, nan=-1)]
+                    named = [texts.get(token, "") for token in ids]
+                    return WatchedTokens(frame.step, frame.microbatch or 0, ids, named)
+        raise UnavailableError(f"no step was seen within {ANSWER_SECONDS:g} s: is the training paused?")
 
     # ---- values
 
@@ -265,7 +294,7 @@ class Model:
         rows = [Row() for _ in request.prompts]
         with self._socket() as socket:
             for number, unit in enumerate(batch, 1):
-                captured.subscribed(unit, socket.subscribe(number, unit, request.id))
+                captured.subscribed(unit, socket.subscribe(number, unit.expression, request.id))
             for event in socket.generate(request, self.reason):
                 take(rows, event)
             for frame in socket.frames(QUIET_SECONDS):

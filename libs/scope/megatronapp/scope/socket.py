@@ -16,7 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 from megatronapp.core.errors import AuthError, DataError, NotFoundError, UnavailableError, UsageError
 from megatronapp.core.generation import Command, Control, Event, Finished, GenerationRequest
 from megatronapp.core.generation_json import event_from_json, to_json
-from megatronapp.core.scope.captures import QUANTIZER, Unit
+from megatronapp.core.scope.captures import QUANTIZER
 from megatronapp.core.scope.frame import Frame, unpack
 from megatronapp.v1 import scope_pb2
 
@@ -67,10 +67,10 @@ class Socket:
         except ConnectionClosed as error:
             raise _closed(error) from error
 
-    def subscribe(self, number: int, unit: Unit, request: str) -> tuple[str, ...]:
+    def subscribe(self, number: int, expression: str, request: str) -> tuple[str, ...]:
         """The axes of its frames. Raises UsageError for what is refused."""
         asked = scope_pb2.ScopeSubscribe(
-            id=number, expression=unit.expression, quantizer=QUANTIZER, credits=CREDITS, request=request
+            id=number, expression=expression, quantizer=QUANTIZER, credits=CREDITS, request=request
         )
         self.send(Client(subscribe=asked))
         return tuple(self._next("subscribed", number=number).subscribed.axes)

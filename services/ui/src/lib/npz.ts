@@ -8,23 +8,41 @@ export interface NumpyArray {
   readonly values: Float32Array
 }
 
+/** Of one axis. */
+export interface NumpyTexts {
+  readonly name: string
+  readonly texts: readonly string[]
+}
+
 const encoder = new TextEncoder()
 const HEADER_STEP = 64
 
-export function npy({ dims, values }: NumpyArray): Uint8Array<ArrayBuffer> {
-  const shape = dims.length === 1 ? `(${dims[0]},)` : `(${dims.join(', ')})`
-  const text = `{'descr': '<f4', 'fortran_order': False, 'shape': ${shape}, }`
-  const size = Math.ceil((10 + text.length + 1) / HEADER_STEP) * HEADER_STEP
-  const file = new Uint8Array(size + 4 * values.length)
-  file.set([0x93, ...encoder.encode('NUMPY'), 1, 0, (size - 10) & 255, (size - 10) >> 8])
-  file.set(encoder.encode(`${text.padEnd(size - 11)}\n`), 10)
-  const view = new DataView(file.buffer, size)
-  values.forEach((value, at) => view.setFloat32(4 * at, value, true))
+export function npy(array: NumpyArray | NumpyTexts): Uint8Array<ArrayBuffer> {
+  if ('values' in array) {
+    const [file, view] = opened('<f4', array.dims, 4 * array.values.length)
+    array.values.forEach((value, at) => view.setFloat32(4 * at, value, true))
+    return file
+  }
+  const letters = array.texts.map((text) => Array.from(text, (letter) => letter.codePointAt(0)!))
+  const width = letters.reduce((most, { length }) => Math.max(most, length), 1)
+  const [file, view] = opened(`<U${width}`, [letters.length], 4 * width * letters.length)
+  letters.forEach((text, row) => text.forEach((letter, at) => view.setUint32(4 * (row * width + at), letter, true)))
   return file
 }
 
+/** A file for so many bytes, and these. */
+function opened(kind: string, dims: readonly number[], bytes: number): [Uint8Array<ArrayBuffer>, DataView] {
+  const shape = dims.length === 1 ? `(${dims[0]},)` : `(${dims.join(', ')})`
+  const text = `{'descr': '${kind}', 'fortran_order': False, 'shape': ${shape}, }`
+  const size = Math.ceil((10 + text.length + 1) / HEADER_STEP) * HEADER_STEP
+  const file = new Uint8Array(size + bytes)
+  file.set([0x93, ...encoder.encode('NUMPY'), 1, 0, (size - 10) & 255, (size - 10) >> 8])
+  file.set(encoder.encode(`${text.padEnd(size - 11)}\n`), 10)
+  return [file, new DataView(file.buffer, size)]
+}
+
 /** The same names twice are the caller's mistake. */
-export function npz(arrays: readonly NumpyArray[]): Blob {
+export function npz(arrays: readonly (NumpyArray | NumpyTexts)[]): Blob {
   const parts: Uint8Array<ArrayBuffer>[] = []
   const central: Uint8Array<ArrayBuffer>[] = []
   let offset = 0

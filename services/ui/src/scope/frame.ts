@@ -16,7 +16,7 @@ export const KINDS = { 1: 'TENSOR', 2: 'PARTIAL', 3: 'HIST', 4: 'TOPK' } as cons
 export const DTYPES = { 1: 'U8', 2: 'I8', 3: 'U16', 4: 'I16', 5: 'F16', 6: 'BF16', 7: 'F32', 8: 'F64', 9: 'U32' } as const
 export const QUANTIZERS = { 0: 'NONE', 1: 'AFFINE', 2: 'AFFINE_ROW', 3: 'AFFINE_COLUMN', 4: 'ASINH', 5: 'SQRT' } as const
 export const CODECS = { 0: 'RAW', 1: 'TRIANGLE', 2: 'ZLIB' } as const
-export const SECTIONS = { 1: 'SCALES', 2: 'OUTLIERS', 3: 'FIRST_NONFINITE', 4: 'ORIGIN', 5: 'EXTENT', 6: 'LOG_SUM_EXP', 7: 'REQUEST', 8: 'EXPLAINED', 9: 'ROWS' } as const
+export const SECTIONS = { 1: 'SCALES', 2: 'OUTLIERS', 3: 'FIRST_NONFINITE', 4: 'ORIGIN', 5: 'EXTENT', 6: 'LOG_SUM_EXP', 7: 'REQUEST', 8: 'EXPLAINED', 9: 'ROWS', 10: 'TOKEN_TEXTS' } as const
 
 type Value<T> = T[keyof T]
 export type Kind = Value<typeof KINDS>

@@ -14,7 +14,7 @@ export function groupOf(name: string): SiteGroup {
   if (name.startsWith('mlp.')) return 'mlp'
   if (name.startsWith('router.')) return 'router'
   if (name.startsWith('resid_')) return 'residual'
-  return ['embed', 'final_norm', 'logits', 'loss'].includes(name) ? 'ends' : 'other'
+  return ['tokens', 'embed', 'final_norm', 'logits', 'loss'].includes(name) ? 'ends' : 'other'
 }
 
 /** Sites of a kind of run: generation has entries of its own where its axes are split otherwise. */

@@ -48,6 +48,13 @@ describe('a file for NumPy', () => {
     expect([...new Float32Array(file.slice(10 + size).buffer)]).toEqual([1, 2, NaN, -1])
   })
 
+  it('holds texts as numbers of their letters, filled up to the longest', () => {
+    const file = npy({ name: 'texts', texts: [' a', '😀', ''] })
+    const size = file[8] + 256 * file[9]
+    expect(new TextDecoder().decode(file.slice(10, 10 + size))).toContain("{'descr': '<U2', 'fortran_order': False, 'shape': (3,), }")
+    expect([...new Uint32Array(file.slice(10 + size).buffer)]).toEqual([32, 97, 0x1f600, 0, 0, 0])
+  })
+
   it('holds every array under its name', async () => {
     const bytes = new Uint8Array(await npz([{ name: 'layer0', dims: [1], values: Float32Array.of(1) }, { name: 'layer12', dims: [1], values: Float32Array.of(2) }]).arrayBuffer())
     const text = new TextDecoder('latin1').decode(bytes)

@@ -1,5 +1,5 @@
 import type { AuditEntry, ClientMessage, Description, Plan, ScopeEvent, ServerMessage, Site, Subscribe, Subscribed, TrainState } from '@/scope/messages'
-import { packFrame } from './scopeFrames'
+import { packFrame, packTexts } from './scopeFrames'
 import { FakeGeneration } from './scopeGeneration'
 import { FakeRecording } from './scopeRecordings'
 
@@ -72,6 +72,11 @@ export class FakeScope {
         if (this.controller === viewer.name) this.controller = ''
       },
     }
+  }
+
+  /** Expressions that viewers look at. */
+  get asked(): string[] {
+    return [...this.viewers].flatMap(({ subscriptions }) => [...subscriptions.values()].map(({ asked }) => asked.expression))
   }
 
   /** One more step of the training, unless it is paused. */
@@ -258,12 +263,16 @@ export class FakeScope {
   }
 }
 
+/** What its training reads. */
+const WORDS = ['The', ' cat', ' sat', ' on', ' the', ' mat', '\n', '\u202Eevil']
+
 function sitesOf({ layers, heads, channels }: FakeModel): Site[] {
   const every = Array.from({ length: layers }, (_, layer) => layer)
   const [batch, token] = [{ name: 'batch', size: 2 }, { name: 'token' }]
   const rows = (name: string, size: number): Site => ({ name, layers: every, axes: [batch, token, { name: 'chan', size }], dtype: 'bf16', passes: ['forward'] })
   const perHead = (name: string, axis: string): Site => ({ name, layers: every, axes: [batch, token, { name: axis, size: heads }, { name: 'chan', size: channels / heads }], passes: ['forward'] })
   return [
+    { name: 'tokens', axes: [batch, token] },
     { name: 'embed', axes: [batch, token, { name: 'chan', size: channels }] },
     rows('resid_pre', channels), rows('resid_mid', channels), rows('resid_post', channels),
     perHead('attn.q', 'head'), perHead('attn.k', 'group'), perHead('attn.v', 'group'),
@@ -340,7 +349,7 @@ const hash = (x: number): number => {
   return value - Math.floor(value)
 }
 
-function frameOf(planned: Planned, layer: number | undefined, step: number, broken: readonly number[]): Pick<Parameters<typeof packFrame>[0], 'kind' | 'dims' | 'values' | 'indexes' | 'absent' | 'explained' | 'rows' | 'logSumExp' | 'exact'> {
+function frameOf(planned: Planned, layer: number | undefined, step: number, broken: readonly number[]): Pick<Parameters<typeof packFrame>[0], 'kind' | 'dims' | 'values' | 'indexes' | 'absent' | 'explained' | 'rows' | 'logSumExp' | 'exact' | 'tokenTexts'> {
   const { site, shape, kind, statistics } = planned
   const size = shape.reduce((a, b) => a * b, 1)
   const columns = shape.at(-1) ?? 1
@@ -362,6 +371,7 @@ function frameOf(planned: Planned, layer: number | undefined, step: number, brok
     const values = Float32Array.from({ length: size }, (_, i) => Math.cos((i >> 1) / 3 + (i % 2) * 1.4) * (1 + (i >> 1) / 20) + hash(i + seed) * 0.3)
     return { dims: shape, exact: true, values, explained: Float32Array.from([0.62, 0.21]), rows: Uint32Array.from({ length: size / 2 }, (_, i) => i) }
   }
+  if (site === 'tokens') return { dims: shape, exact: true, values: Float32Array.from({ length: size }, (_, i) => i % WORDS.length), tokenTexts: packTexts(new Map(WORDS.entries())) }
   const probabilities = site === 'attn.probs'
   const absent = site.startsWith('attn.probs') || site === 'attn.scores' ? Uint8Array.from({ length: size }, (_, i) => (i % columns > (planned.from ?? 0) + (Math.floor(i / columns) % (shape.at(-2) ?? 1)) ? 2 : 0)) : undefined
   const values = Float32Array.from({ length: size }, (_, i) => {

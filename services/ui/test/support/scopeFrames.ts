@@ -3,9 +3,9 @@ import { KINDS } from '@/scope/frame'
 
 export interface FrameParts {
   readonly kind?: 'TENSOR' | 'HIST' | 'TOPK'
-  readonly subscription: number
-  readonly sequence: number
-  readonly step: number
+  readonly subscription?: number
+  readonly sequence?: number
+  readonly step?: number
   readonly microbatch?: number
   readonly layer?: number
   readonly dims: readonly number[]
@@ -18,6 +18,7 @@ export interface FrameParts {
   readonly rows?: Uint32Array
   readonly logSumExp?: Float32Array
   readonly request?: string
+  readonly tokenTexts?: Uint8Array
   /** As floats, not as codes. */
   readonly exact?: boolean
 }
@@ -27,6 +28,17 @@ const DTYPE = { I8: 2, F32: 7, U32: 9 }
 const NONE = 0xffff
 const LAST_CODE = 125
 const CODES = { nan: -128, low: -127, high: 127, masked: -126, missing: 126 }
+
+/** As `megatronapp.core.scope.token_texts` writes them. */
+export function packTexts(texts: ReadonlyMap<number, string>): Uint8Array<ArrayBuffer> {
+  return Uint8Array.from([...texts].flatMap(([id, text]) => {
+    const bytes = new TextEncoder().encode(text)
+    const head = new DataView(new ArrayBuffer(6))
+    head.setUint32(0, id, true)
+    head.setUint16(4, bytes.length, true)
+    return [...new Uint8Array(head.buffer), ...bytes]
+  }))
+}
 
 export function packFrame(parts: FrameParts): Uint8Array<ArrayBuffer> {
   const kind = parts.kind ?? 'TENSOR'
@@ -41,6 +53,7 @@ export function packFrame(parts: FrameParts): Uint8Array<ArrayBuffer> {
       [7, parts.request ? new TextEncoder().encode(parts.request) : undefined],
       [8, parts.explained && bytesOf(parts.explained)],
       [9, parts.rows && bytesOf(parts.rows)],
+      [10, parts.tokenTexts],
     ].flatMap(([number, content]) => (content ? [section(number as number, content as Uint8Array)] : [])),
   )
   const filled = Math.ceil(sections.length / 16) * 16
@@ -50,9 +63,9 @@ export function packFrame(parts: FrameParts): Uint8Array<ArrayBuffer> {
   view.setUint16(0, 0x5c0e, true)
   view.setUint8(2, 1)
   view.setUint8(3, number)
-  view.setUint32(4, parts.subscription, true)
-  view.setBigUint64(8, BigInt(parts.sequence), true)
-  view.setUint32(24, parts.step, true)
+  view.setUint32(4, parts.subscription ?? 1, true)
+  view.setBigUint64(8, BigInt(parts.sequence ?? 1), true)
+  view.setUint32(24, parts.step ?? 0, true)
   view.setUint16(28, parts.microbatch ?? NONE, true)
   view.setUint16(30, parts.layer ?? NONE, true)
   view.setUint8(32, coded ? DTYPE.I8 : kind === 'TENSOR' ? DTYPE.F32 : DTYPE.U32)

@@ -77,8 +77,8 @@ describe('generation', () => {
     await shown.until(() => shown.element.querySelector('.card .facts')?.textContent.includes('position 4'))
     const second = shown.element.querySelectorAll<HTMLElement>('.strip')[1]
     second.querySelectorAll('button')[1].click()
-    await shown.until(() => /^token 1 · chan 1: −?[\d.]+$/.test(shown.element.querySelector('.card footer .chosen')?.textContent ?? ''))
-    expect(shown.element.querySelector('.card footer .chosen')?.textContent).toMatch(/^token 1 · chan 1: −?[\d.]+$/)
+    await shown.until(() => /^token 1 river · chan 1: −?[\d.]+$/.test(shown.element.querySelector('.card footer .chosen')?.textContent ?? ''))
+    expect(shown.element.querySelector('.card footer .chosen')?.textContent).toMatch(/^token 1 river · chan 1: −?[\d.]+$/)
     expect(shown.element.querySelector('[role=application]')?.getAttribute('aria-label')).toContain('5 × 32 values')
     // Nothing is asked for anew: all prompts' rows are there.
     expect([shown.router.currentRoute.value.query.p].flat()).toEqual(['layers[0].resid_post'])

@@ -73,6 +73,21 @@ describe('scope of a training', () => {
     expect(shown.element.querySelector('.facts')?.textContent).not.toContain('partial')
   })
 
+  it('names rows and columns by the texts of the microbatch that is shown', async () => {
+    const shown = await open(`${expressions('layers[1].attn.probs | batch(0) | head(0)')}&cell=7,1`)
+    await shown.until(() => shown.element.querySelector('.cost')?.textContent)
+    await shown.until(() => scope.asked.includes('tokens | batch(0)'))
+    scope.advance()
+    await shown.until(() => maps(shown).length)
+    await shown.until(() => shown.element.querySelector('.chosen')?.textContent.startsWith('query 7 ·evil · key 1 cat:'))
+  })
+
+  it('asks for no texts where nothing has positions', async () => {
+    const shown = await open(expressions('layers[*].resid_post | stats(mean)'))
+    await shown.until(() => shown.element.querySelector('.cost')?.textContent)
+    expect(scope.asked).toEqual(['layers[*].resid_post | stats(mean)'])
+  })
+
   it('says where an expression is wrong and what to write, and shows the next one', async () => {
     const shown = await open(expressions('layers[1].attn.q | fold(3)'))
     await shown.until(() => shown.element.querySelector('[role=alert]'))
@@ -138,7 +153,7 @@ describe('scope of a training', () => {
       await shown.until(() => shown.element.querySelector('.chosen'))
       await new Promise((resolve) => setTimeout(resolve))
     }
-    expect(shown.element.querySelector('.chosen')?.textContent).toMatch(/^token 1 · chan 1: −?[\d.]+$/)
+    expect(shown.element.querySelector('.chosen')?.textContent).toMatch(/^token 1 cat · chan 1: −?[\d.]+$/)
     await shown.until(() => shown.router.currentRoute.value.query.cell === '1,1')
     expect(shown.router.currentRoute.value.query.cell).toBe('1,1')
   })
@@ -247,7 +262,7 @@ describe('scope of a training', () => {
     await shown.until(() => shown.element.querySelectorAll('.wall li').length)
     expect(shown.element.querySelectorAll('.wall li')).toHaveLength(16)
     const by = shown.element.querySelector<HTMLSelectElement>('.wall select')!
-    expect([...by.options].find(({ value }) => value === 'induction')?.disabled).toBe(true)
+    expect([...by.options].find(({ value }) => value === 'induction')?.disabled).toBe(false)
     by.value = 'sink'
     by.dispatchEvent(new Event('change'))
     await shown.until(() => text(shown).includes('Mean share that goes to the first token.'))

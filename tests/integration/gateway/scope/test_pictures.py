@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
-from megatronapp.core.scope.frame import Flag, Kind
+from megatronapp.core.scope.frame import Flag, Kind, Section
 from megatronapp.core.scope.quantize import decode
 from megatronapp.core.scope.results import Counts, Top, of_frame
+from megatronapp.core.scope.token_texts import pack_texts, unpack_texts
 from megatronapp.v1 import scope_pb2
 from tests.integration.gateway.conftest import Served
 from tests.integration.gateway.scope.conftest import address, sample, viewing
+from tests.support import scope_pods
 from tests.support.scope_pods import attached, ranks, values_of, whole_site
 
 
@@ -82,6 +84,22 @@ async def test_what_one_rank_has_whole_is_asked_of_it_alone_and_passes_through(s
     assert np.allclose(decode(frame).array, values_of(whole_site("attn.probs"), 2, 4)[1, 3], atol=0.05)
 
 
+async def test_texts_of_tokens_are_those_of_all_replicas_and_one_rank_of_each_sends_them(scope: Served) -> None:
+    async with attached(address(scope), ranks(data=2)) as pods, viewing(scope) as viewer:
+        pods[0].beside[Section.TOKEN_TEXTS] = pack_texts({1: " the", 2: "\u202e"})
+        pods[2].beside[Section.TOKEN_TEXTS] = pack_texts({1: " the", 3: "<script>"})
+        told = await viewer.subscribe(1, "tokens")
+        for number in (0, 2):
+            await pods[number].asked(1)
+        for rank in pods:
+            await rank.step(3)
+        frame = await viewer.frame()
+
+    assert (told["quantizer"], frame.missing_shards) == ("f32", 0)
+    assert [len(rank.demand.taps) for rank in pods] == [1, 0, 1, 0, 0, 0, 0, 0]
+    assert unpack_texts(frame.sections[Section.TOKEN_TEXTS]) == {1: " the", 2: "\u202e", 3: "<script>"}
+
+
 async def test_each_replica_is_shown_by_itself_beside_all_together(scope: Served) -> None:
     together = "layers[1].resid_post | stats(mean,std)"
     async with attached(address(scope), ranks(tensor=2, pipeline=1, data=2)) as pods, viewing(scope) as viewer:
@@ -98,6 +116,33 @@ async def test_each_replica_is_shown_by_itself_beside_all_together(scope: Served
     assert (told["axes"], told["shape"]) == (["replica", "statistic"], [2, 2])
     assert np.allclose(frames[1], [whole.mean(), whole.std()], atol=1e-6)
     assert np.allclose(frames[2], [[half.mean(), half.std()] for half in np.split(whole, 2)], atol=1e-6)
+
+
+@pytest.mark.parametrize("corrupt", [False, True])
+async def test_parameters_that_differ_between_replicas_are_told_of_once(
+    scope: Served, monkeypatch: pytest.MonkeyPatch, corrupt: bool
+) -> None:
+    seen = "layers[1].resid_post | stats(mean) | replicas"  # of other data, which differs
+    async with attached(address(scope), ranks(tensor=2, pipeline=1, data=2)) as pods, viewing(scope) as viewer:
+        await viewer.subscribe(1, "weight.unembed | stats(l2) | replicas", quantizer="f32", credits=9)
+        await viewer.subscribe(2, seen, quantizer="f32", credits=9)
+        for rank in pods:
+            await rank.asked(2)
+        for step in (3, 4):
+            for rank in pods:
+                with monkeypatch.context() as patch:
+                    if corrupt and rank.rank == 2:
+                        patch.setattr(scope_pods, "values_of", lambda *at: values_of(*at) * np.float32(1.0001))
+                    await rank.step(step)
+            for _ in range(2):
+                await viewer.frame()
+        await viewer.send(ping={"time": 1})
+        await viewer.text("pong")
+
+    alerts = [alert for text in viewer.texts if (alert := text.get("event", {}).get("event", {}).get("alert"))]
+    detail = "replicas 0, 1 hold different values"
+    told = {"kind": "replica_difference", "site": "weight.unembed", "step": "3", "detail": detail}
+    assert alerts == ([told] if corrupt else [])
 
 
 async def test_what_replicas_hold_alike_is_asked_of_each_where_they_are_shown_apart(scope: Served) -> None:

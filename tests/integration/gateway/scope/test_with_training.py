@@ -14,11 +14,14 @@ import pytest
 
 from megatronapp.core.generation import Finished, GenerationRequest, Stepped, Token
 from megatronapp.core.generation_json import event_from_json, to_json
-from megatronapp.core.scope.frame import Frame
+from megatronapp.core.scope.frame import Frame, Section
 from megatronapp.core.scope.results import Top, Values, of_frame
+from megatronapp.core.scope.token_texts import unpack_texts
+from megatronapp.scope.model import WatchedTokens, connect
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from megatronapp.trainer.data.tokenizers import ByteTokenizer
 from tests.integration.gateway.conftest import Served
-from tests.integration.gateway.scope.conftest import Trains, Viewer, command, joined, newest
+from tests.integration.gateway.scope.conftest import OPERATOR, RUN, Trains, Viewer, command, joined, newest
 from tests.support.forked import run_forked
 from tests.support.saes import features_of, random_weights, written
 from tests.support.scoped_job import run_plain
@@ -48,6 +51,7 @@ SHOWN = {
     6: "layers[1].opt.exp_avg.mlp.linear_fc2.weight",
     7: "layers[1].resid_mid | batch(0)",
     8: "layers[1].sae.middle | batch(0)",
+    9: "tokens | batch(0)",
 }
 REQUEST = GenerationRequest(
     prompts=("He said",), id="g", max_new_tokens=3, stop_at_end_of_document=False, top_candidates=2
@@ -61,7 +65,10 @@ async def test_a_viewer_pauses_looks_and_steps(scope: Served, training: Future[A
     told = {number: await viewer.subscribe(number, each, quantizer="f32", credits=99) for number, each in SHOWN.items()}
     await command(viewer, "step", train={"do": "step", "steps": 1, "leaseSeconds": 60})
 
-    check_pictures(await newest(viewer, set(SHOWN)))
+    pictures = await newest(viewer, set(SHOWN))
+    check_pictures(pictures)
+    client = await asyncio.to_thread(connect, scope.url, OPERATOR, RUN)
+    check_tokens(await asyncio.to_thread(client.watched_tokens), pictures[9])
     assert told[1]["statistics"] == ["mean", "nonfinite"]
     await check_text_from_within_the_pause(viewer)
 
@@ -78,6 +85,9 @@ def check_pictures(shown: dict[int, Frame]) -> None:
     arrays = {number: result.array for number, result in found.items() if isinstance(result, Values)}
     assert np.isfinite(arrays[1]).all()
     assert arrays[1][1] == 0
+    texts = unpack_texts(shown[9].sections[Section.TOKEN_TEXTS])
+    assert arrays[9].shape == (16,)
+    assert [texts[int(token)] for token in arrays[9]] == [spelled(int(token)) for token in arrays[9]]
     assert isinstance(found[2], Top)
     assert found[2].indexes.shape == (1, 5)
     assert arrays[3].shape == (16, 4, 8)
@@ -85,6 +95,17 @@ def check_pictures(shown: dict[int, Frame]) -> None:
     assert all(np.abs(arrays[number]).min(1).all() for number in (5, 6))
     expected = features_of(arrays[7], SAE)  # of tokens that sequence parallelism splits
     np.testing.assert_allclose(arrays[8], expected, rtol=0, atol=1e-5 * expected.max())
+
+
+def check_tokens(tokens: WatchedTokens, picture: Frame) -> None:
+    """The Python client's, of the step's last microbatch."""
+    assert (tokens.step, tokens.microbatch) == (picture.step, 3)
+    assert tokens.texts == [spelled(token) for token in tokens.ids]
+
+
+def spelled(token: int) -> str:
+    """As bytes are tokens here."""
+    return chr(token) if 32 <= token < 127 or token in b"\n\r\t" else ByteTokenizer().piece(token)
 
 
 async def check_text_from_within_the_pause(viewer: Viewer) -> None:

@@ -7,6 +7,7 @@ from megatronapp.core.scope.expression import parse
 from megatronapp.core.scope.plan import Plan, PlanError, plan
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.reduce import reduce_shard
+from megatronapp.core.scope.replicas import difference
 from megatronapp.core.scope.results import Result
 from megatronapp.core.scope.sites import Axis, Rule, Split
 from megatronapp.core.scope.stitch import Piece, needed, place_of, stitch
@@ -112,3 +113,22 @@ def test_replicas_that_can_not_be_told_apart_are_refused(
 ) -> None:
     with pytest.raises(PlanError, match=hint):
         planned(operations, axes, replicas)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[1, 2], [1, 2]], ""),
+        ([[1, 2], [1, 3]], "replicas 0, 1 hold different values"),
+        ([[1, 2], [1, 3], [1, 2]], "replica 1 holds other values than the 2 that agree"),
+        ([[0.0, np.nan], [-0.0, np.nan]], ""),
+    ],
+)
+def test_replicas_that_hold_something_else_are_named(rows: list[list[float]], said: str) -> None:
+    assert difference(Values(np.array(rows, np.float32))) == said
+
+
+def test_a_replica_that_has_not_come_is_not_named() -> None:
+    missing = np.array([[False], [True]])
+
+    assert difference(Values(np.array([[1], [np.nan]], np.float32), missing=missing)) == ""

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.scope.token_texts import unpack_texts
 
 MAGIC = 0x5C0E
 VERSION = 1
@@ -130,6 +131,8 @@ class Section(IntEnum):
     """f32 for each principal component: its share of the variance."""
     ROWS = 9
     """u32 triples for each row of a PCA: number of its generation, from 0; step; index in that frame."""
+    TOKEN_TEXTS = 10
+    """Of tokens' ids (`token_texts`)."""
 
 
 ITEM_BYTES = {
@@ -367,6 +370,10 @@ def _check_sections(frame: Frame) -> None:
         raise FrameError("log-sum-exp of another number of rows")
     if len(sections.get(Section.REQUEST, b"")) > 128 or not _is_text(sections.get(Section.REQUEST, b"")):
         raise FrameError("a generation's name has at most 128 bytes of UTF-8")
+    try:
+        unpack_texts(sections.get(Section.TOKEN_TEXTS, b""))
+    except DataError as error:
+        raise FrameError(str(error)) from error
 
 
 def _check_outliers(data: bytes, elements: int) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from megatronapp.core.scope.operations import SHARD, Operation, Pool, Take
-from megatronapp.core.scope.sites import Axis, Rule
+from megatronapp.core.scope.quantize import Values
+from megatronapp.core.scope.sites import STATE, WEIGHT, Axis, Rule
 
 
 def of_one_replica(axis: Axis) -> Axis:
@@ -28,3 +32,21 @@ def why_not_apart(operations: Sequence[Operation], site: str, axes: Sequence[Axi
     if any(isinstance(each, Take | Pool) and each.axis == "batch" for each in operations):
         return "batch(…) and pool(batch,…) count over all replicas; leave them out, or reduce it: mean(batch)"
     return ""
+
+
+def must_agree(site: str) -> bool:
+    """Parameters, and what the optimizer keeps of them, are bitwise the same on all replicas."""
+    return site.startswith((WEIGHT, STATE))
+
+
+def difference(values: Values) -> str:
+    """Which replicas [replica, …] hold something else; empty: none. One of which cells are missing says nothing."""
+    there = [number for number, gone in enumerate(values.absent) if not gone.any()]
+    held = {number: (values.array[number] + np.float32(0)).tobytes() for number in there}
+    alike = Counter(held.values()).most_common()
+    if len(alike) < 2:
+        return ""
+    if alike[0][1] == alike[1][1]:
+        return f"replicas {', '.join(map(str, there))} hold different values"
+    others = [str(number) for number in there if held[number] != alike[0][0]]
+    return f"replica {', '.join(others)} holds other values than the {alike[0][1]} that agree"

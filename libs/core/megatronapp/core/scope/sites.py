@@ -130,10 +130,14 @@ SAE = "sae."
 WEIGHT, STATE = "weight.", "opt."
 """What names of sites begin with that are a parameter, or what the optimizer keeps of it; then come its state's name
 and its own one in the whole model, without its layer."""
+TOKENS = "tokens"
+"""Ids of what the model is given; with their texts, while somebody looks."""
 PROBABILITIES = ("attn.probs", "probabilities", "router.probs")
 
 
 def default_quantizer(site: str) -> str:
+    if site == TOKENS:
+        return "f32"
     return "sqrt" if site.removeprefix("grad.") == site and site in PROBABILITIES else "asinh"
 
 
@@ -204,7 +208,7 @@ _MOE_SITES = {
     "router.probs": ("batch", "token/sequence", "expert"),
     "router.load": ("batch", "token/sequence", "expert"),
 }
-_FIRST_SITES = {"embed": ("batch", "token/sequence", "chan:hidden")}
+_FIRST_SITES = {TOKENS: ("batch", "token"), "embed": ("batch", "token/sequence", "chan:hidden")}
 _LAST_SITES = {
     "final_norm": ("batch", "token/sequence", "chan:hidden"),
     "logits": ("batch", "token", "vocab/tensor"),
@@ -226,7 +230,7 @@ def standard_sites(model: Model, at: Coordinates, dtype: str = "f32") -> list[Si
     if at.last_stage:
         named += [(name, axes, ()) for name, axes in _LAST_SITES.items()]
     sites = [Site(name, tuple(_axis(axis, model, at) for axis in axes), layers, dtype) for name, axes, layers in named]
-    without_gradient = ("loss", "router.load", "attn.result", "weight.final_norm", "weight.unembed")
+    without_gradient = (TOKENS, "loss", "router.load", "attn.result", "weight.final_norm", "weight.unembed")
     gradients = [
         replace(site, name=f"grad.{site.name}", passes=(Pass.BACKWARD,))
         for site in sites

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -12,8 +12,10 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.scope.expression import Expression, ExpressionError, parse
 from megatronapp.core.scope.frame import Frame, Section, unpack
 from megatronapp.core.scope.plan import Plan, PlanError, plan
+from megatronapp.core.scope.quantize import Values
+from megatronapp.core.scope.replicas import difference, must_agree
 from megatronapp.core.scope.sites import resolved
-from megatronapp.core.scope.stitch import needed, place_of
+from megatronapp.core.scope.stitch import needed, place_of, stitch
 from megatronapp.gateway.metrics import ScopeMetrics
 from megatronapp.gateway.scope.assembly import Picture, PictureKey
 from megatronapp.gateway.scope.demand import Demand, Tap
@@ -41,12 +43,20 @@ class Pictures:
     """Of one run. `producers` are its ranks that are connected, which others change."""
 
     def __init__(
-        self, run: str, producers: Mapping[int, Producer], settings: GatewaySettings, metrics: ScopeMetrics
+        self,
+        run: str,
+        producers: Mapping[int, Producer],
+        settings: GatewaySettings,
+        metrics: ScopeMetrics,
+        on_alert: Callable[[scope_pb2.ScopeAlert], None],
     ) -> None:
         self._run = run
         self._producers = producers
         self._settings = settings
         self._metrics = metrics
+        self._on_alert = on_alert
+        self._reported: set[tuple[str, int | None]] = set()
+        """Sites and layers whose replicas were said to differ: once, while the ranks stay."""
         self.structure = Structure(producers)
         self._streams: dict[StreamKey, Stream] = {}
         self._demand = Demand()
@@ -65,6 +75,7 @@ class Pictures:
 
     def rebuild(self) -> None:
         """Ranks or their sites have changed: everything is planned anew."""
+        self._reported.clear()
         for stream in self._streams.values():
             stream.plans.clear()
             try:
@@ -177,6 +188,7 @@ class Pictures:
         for stream in tap.streams:
             try:
                 made = self._plan(tap, picture.generates, picture.key.extents, stream)
+                self._compare_replicas(stream.site, picture, made)
                 data = stream.encode(picture, made, self._settings.scope_max_frame_bytes)
             except DataError as error:
                 self._metrics.frames_dropped.labels("unfit").inc()
@@ -185,6 +197,18 @@ class Pictures:
             if data is not None:
                 missed = stream.deliver(picture, data)
                 self._metrics.frames_dropped.labels("slow_viewer").inc(missed)
+
+    def _compare_replicas(self, site: str, picture: Picture, made: Plan) -> None:
+        """Tell of parameters that differ, which are corrupt on some replica. Raises DataError."""
+        key = picture.key
+        if not made.replicas or not must_agree(site) or (site, key.layer) in self._reported:
+            return
+        result, _ = stitch(made, picture.results())
+        if isinstance(result, Values) and (found := difference(result)):
+            self._reported.add((site, key.layer))
+            self._on_alert(
+                scope_pb2.ScopeAlert(kind="replica_difference", site=site, layer=key.layer, step=key.step, detail=found)
+            )
 
     def _planned(
         self, expression: Expression, site: str, quantizer: str, *, generates: bool, max_bytes: int = 0

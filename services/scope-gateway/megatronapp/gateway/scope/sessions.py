@@ -83,7 +83,7 @@ class Session:
         self.controller = ""
         """A viewer's id."""
         self.producers: dict[int, Producer] = {}
-        self._pictures = Pictures(identity.run, self.producers, settings, metrics)
+        self._pictures = Pictures(identity.run, self.producers, settings, metrics, self._alert)
         self._pending: dict[str, commands.Pending] = {}
         self._held: deque[_Held] = deque()
         self._listeners: list[EventListener] = []
@@ -303,6 +303,10 @@ class Session:
             listener(event)
 
     # Inside
+
+    def _alert(self, alert: scope_pb2.ScopeAlert) -> None:
+        """Of what no rank can see by itself."""
+        self.publish(scope_pb2.ScopeEvent(alert=alert))
 
     def _drop(self, viewer: Viewer, number: int) -> None:
         stream = viewer.subscriptions.pop(number, None)

@@ -17,6 +17,7 @@ from megatronapp.core.scope.quantize import FORMATS, Values
 from megatronapp.core.scope.results import Result
 from megatronapp.core.scope.sites import Axis, default_quantizer
 from megatronapp.core.scope.stitch import stitch
+from megatronapp.core.scope.token_texts import pack_texts, unpack_texts
 from megatronapp.gateway.scope.assembly import Picture
 from megatronapp.gateway.scope.beside import Beside
 from megatronapp.gateway.scope.slots import Slots
@@ -201,7 +202,7 @@ def _dressed(frame: Frame, picture: Picture, missing: int, made: Plan, codec: Co
     flags |= Flag.PARTIAL if missing else Flag(0)
     flags |= Flag.DOWNSAMPLED if made.downsampled else Flag(0)
     carried = {section: data for section, data in frames[0].sections.items() if section in _CONTEXT}
-    sections = {**frame.sections, **carried}
+    sections = {**frame.sections, **carried, **_texts(frames)}
     key = picture.key
     dressed = replace(
         frame,
@@ -219,6 +220,14 @@ def _dressed(frame: Frame, picture: Picture, missing: int, made: Plan, codec: Co
     if dressed.codec is not Codec.RAW or not frame.payload or (codec is Codec.TRIANGLE and not square):
         return dressed
     return dressed.with_codec(codec) if frame.kind is Kind.TENSOR else dressed
+
+
+def _texts(frames: Sequence[Frame]) -> dict[Section, bytes]:
+    """Of tokens' ids: those of all shards."""
+    found: dict[int, str] = {}
+    for frame in frames:
+        found |= unpack_texts(frame.sections.get(Section.TOKEN_TEXTS, b""))
+    return {Section.TOKEN_TEXTS: pack_texts(found)} if found else {}
 
 
 def fitted(expression: Expression, axes: Sequence[str], shape: Sequence[int], width: int, height: int) -> Expression:

@@ -65,7 +65,8 @@ def test_sites_of_one_process_are_those_of_a_forward_pass_written_by_hand(model:
             past = np.tril(np.ones(values.shape[-2:], bool))
             values, shown = values[..., past], shown[..., past]
         assert distance(values, shown) < VALUE_TOLERANCE, where
-    assert {site for site, _ in seen} - {site for site, _ in expected} <= {"loss", "mlp.fc1"}
+    assert {site for site, _ in seen} - {site for site, _ in expected} <= {"loss", "mlp.fc1", "tokens"}
+    np.testing.assert_array_equal(seen["tokens", None], np.concatenate(found.tokens[:4]))
 
 
 @pytest.mark.parametrize(

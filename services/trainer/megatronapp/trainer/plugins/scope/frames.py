@@ -11,7 +11,7 @@ import math
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +49,8 @@ class Address:
     when: When | None = None
     inspect: Callable[[Result], None] | None = None
     """Is shown the result, on the host."""
+    spell: Callable[[Result], Mapping[Section, bytes]] | None = None
+    """What goes with the frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,8 @@ class FrameQueue:
                 return
             number = self._sequences[address.tap] = self._sequences.get(address.tap, 0) + 1
             frame = exact(result) if isinstance(result, Values) else to_frame(result, "f32")
+            beside = address.spell(result) if address.spell is not None else {}
+            frame = replace(frame, sections={**frame.sections, **beside})
             self._write(FRAME_TAP.pack(address.tap), pack(_addressed(frame, address, number)))
         except (DataError, ValueError, LookupError):  # too large, or of more dims than a frame has
             self.dropped += 1

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from megatron.core.transformer.identity_op import IdentityOp
 
+from megatronapp.core.scope.sites import TOKENS
 from megatronapp.trainer.plugins.scope.saes import Sae
 
 INPUT, OUTPUT, BIASED = "input", "output", "output with its bias"
@@ -51,7 +52,7 @@ class Place:
     computed: bool = False
     """The model never holds these values: a fused attention's scores and probabilities are computed from its queries
     and keys, what a head adds from its context and the projection, as far as somebody asks for them; which experts a
-    token goes to is a choice. They can be shown, not changed, and have no gradient."""
+    token goes to is a choice, and so are the ids of tokens. They can be shown, not changed, and have no gradient."""
 
 
 OF_LAYER: dict[str, Place] = {
@@ -81,13 +82,15 @@ OF_FUSED: dict[str, Place] = {
     site: Place("self_attention.core_attention", INPUT, MATRIX, computed=True) for site in ("attn.scores", "attn.probs")
 }
 OF_CHUNK: dict[str, Place] = {
+    TOKENS: Place("embedding", INPUT, (("batch",), ("token",)), keyword="input_ids", computed=True),
     "embed": Place("embedding", OUTPUT, STREAM),
     "final_norm": Place("decoder.final_layernorm", OUTPUT, STREAM),
     LOGITS: Place("output_layer", OUTPUT, (("token",), ("batch",), ("vocab",))),
     LOSS: Place("", OUTPUT, (("batch",), ("token",))),
 }
 
-
+FIRST = (TOKENS, "embed")
+"""What a forward pass begins with."""
 OF_WEIGHTS: dict[str, Dims] = {"weight.final_norm": (("chan",),), "weight.unembed": (("vocab",), ("chan",))}
 """Of the last stage; no hook shows them."""
 
@@ -110,7 +113,7 @@ def spots(chunks: Sequence[torch.nn.Module], saes: Sequence[Sae] = ()) -> Iterat
     """All that these chunks have, in the order of a forward pass; `saes` show what the model goes on with."""
     for chunk in chunks:
         for site, place in OF_CHUNK.items():
-            if site == "embed":
+            if site in FIRST:
                 yield from _spot(site, None, place, chunk, chunk)
         layers: Any = chunk.decoder.layers  # type: ignore[union-attr]
         for layer in layers:
@@ -128,7 +131,7 @@ def spots(chunks: Sequence[torch.nn.Module], saes: Sequence[Sae] = ()) -> Iterat
                     # Of a method's input the outermost wrapper is the first to see it, and comes last.
                     yield from (*encoded, *found) if place.method else (*found, *encoded)
         for site, place in OF_CHUNK.items():
-            if site != "embed" and (site != LOSS or chunk.post_process):
+            if site not in FIRST and (site != LOSS or chunk.post_process):
                 yield from _spot(site, None, place, chunk, chunk)
 
 

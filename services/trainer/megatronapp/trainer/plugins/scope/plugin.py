@@ -38,6 +38,7 @@ from megatronapp.trainer.plugins.scope.perturb.storage import HeldWeights
 from megatronapp.trainer.plugins.scope.position import Position
 from megatronapp.trainer.plugins.scope.saes import Sae, found_saes
 from megatronapp.trainer.plugins.scope.shards import Shard
+from megatronapp.trainer.plugins.scope.spelling import Speller
 from megatronapp.trainer.plugins.scope.taps import Demand, Taps
 from megatronapp.trainer.plugins.scope.telling import Teller
 from megatronapp.trainer.plugins.scope.training import TrainControl, hold
@@ -135,6 +136,7 @@ class ScopePlugin(Plugin):
             self._context.channel,
             self._teller.say,
             self._rank,
+            speller=Speller(tokenizer) if (tokenizer := self._context.tokenizer) else None,
             held=[*held_ends(chunks, shard), *(held_weights(self._weights) if self._weights_stay else ())],
         )
         self._lens = Lens(chunks, shard, self._viewer.queue)

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from megatronapp.core.scope.sites import TOKENS
 from megatronapp.trainer.patches import Patches
 from megatronapp.trainer.plugins.scope.places import BIASED, INPUT, LOGITS, Place, Spot, spots
 from megatronapp.trainer.plugins.scope.position import Position
@@ -104,7 +105,7 @@ class Taps:
         place, module = spot.place, spot.module
         if place.method:
             self._patches.set(module, place.method, _around(getattr(module, place.method), place, tap))
-        elif place.computed and spot.sae is None:
+        elif place.computed and spot.sae is None and not place.keyword:
             self._handles.append(module.register_forward_pre_hook(_computed(tap)))
         elif place.take == INPUT:
             hook = _before(tap, place.argument, place.keyword)
@@ -177,6 +178,8 @@ class _Tap:
         half = self._spot.place.half
         if half is not None:
             return value.chunk(2, dim=-1)[half]
+        if self._spot.site == TOKENS:
+            return value.float()  # exact: no vocabulary has 2²⁴
         if self._spot.site == LOGITS and self._position.request is not None:
             return value[..., : self._shard.model.vocabulary]
         return value

@@ -17,6 +17,7 @@ from megatronapp.trainer.plugins.scope.frames import FrameQueue
 from megatronapp.trainer.plugins.scope.parameters import Held, generating, with_sites
 from megatronapp.trainer.plugins.scope.places import Spot
 from megatronapp.trainer.plugins.scope.shards import Shard
+from megatronapp.trainer.plugins.scope.spelling import Speller
 from megatronapp.trainer.plugins.scope.taps import Capture, Reader
 from megatronapp.trainer.plugins.scope.watch import GRADIENT, MAX_TAPS, Tap, TapReader
 
@@ -38,6 +39,7 @@ class Viewer:
         rank: int,
         *,
         held: Sequence[Held] = (),
+        speller: Speller | None = None,
     ) -> None:
         self._spots = spots
         self._shard = shard
@@ -46,6 +48,7 @@ class Viewer:
         self._channel = channel
         self._say = say
         self._rank = rank
+        self._speller = speller
         self.queue = FrameQueue(self._write)
         self.readers: list[TapReader] = []
         self.hold(held)
@@ -79,7 +82,7 @@ class Viewer:
                 self._report_failure(document.get("id", 0) if isinstance(document, dict) else 0, "invalid", str(error))
                 continue
             if tap.lens is None:
-                self.readers.append(TapReader(tap, self.queue))
+                self.readers.append(TapReader(tap, self.queue, self._speller))
         self._choose()
 
     def _choose(self) -> None:

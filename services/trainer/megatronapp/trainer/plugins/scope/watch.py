@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +15,7 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.scope.expression import Expression, parse
 from megatronapp.core.scope.operations import Last, LogitLens, Operation, Pool, Reduce, Slice, Stats, Take, When
 from megatronapp.core.scope.results import Result
-from megatronapp.core.scope.sites import Axis, matching
+from megatronapp.core.scope.sites import TOKENS, Axis, matching
 from megatronapp.trainer.plugins.scope.derived import reduce_attention, reduce_features, reduce_head_results
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
 from megatronapp.trainer.plugins.scope.places import RESULT, Dims, Spot
@@ -23,6 +23,7 @@ from megatronapp.trainer.plugins.scope.reduce import counts_patterns, reduce_by_
 from megatronapp.trainer.plugins.scope.reduced import Reduced
 from megatronapp.trainer.plugins.scope.saes import Sae
 from megatronapp.trainer.plugins.scope.shards import Shard
+from megatronapp.trainer.plugins.scope.spelling import Speller
 from megatronapp.trainer.plugins.scope.statistics import Alert, alerts
 from megatronapp.trainer.plugins.scope.taps import Capture
 
@@ -131,8 +132,12 @@ _Of = tuple[tuple[Axis, ...], list[Operation], Reduced | None]
 class TapReader:
     """Reduces what is seen and puts it into the queue. Made for one tap."""
 
-    def __init__(self, tap: Tap, queue: FrameQueue) -> None:
+    def __init__(self, tap: Tap, queue: FrameQueue, speller: Speller | None = None) -> None:
         self.tap = tap
+        shows_ids = matching(tap.expression.selector.site, (TOKENS,)) and all(
+            isinstance(each, Take | Last) for each in tap.operations
+        )
+        self._speller = speller if shows_ids else None
         self.due = False
         """Whether the present step is shown."""
         self.seconds = 0.0
@@ -239,7 +244,7 @@ class TapReader:
                 about = Capture(spot, NOTHING, shard, step, microbatch, gradient=gradient)
                 self.alerts += [(about, alert) for alert in found]
 
-        return address_of(self.tap, capture, axes, inspect)
+        return replace(address_of(self.tap, capture, axes, inspect), spell=self._speller)
 
 
 def address_of(
