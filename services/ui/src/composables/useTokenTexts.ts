@@ -1,7 +1,7 @@
 import type { ComputedRef, Ref } from 'vue'
 import { computed, onScopeDispose, shallowRef, watch } from 'vue'
 import type { Text } from '@/lib/tokenTexts'
-import { nameOfToken, POSITIONS, positionsOf, textOf } from '@/lib/tokenTexts'
+import { nameOfToken, POSITIONS, positionsOf, textExpression, textOf } from '@/lib/tokenTexts'
 import { indexOf } from '@/scope/expression'
 import type { Picture } from '@/scope/picture'
 import type { Scope } from './useScope'
@@ -29,7 +29,7 @@ export function useTokenTexts(scope: Scope, expression: Ref<string>, of: { reado
   const wanted = computed(() => {
     const known = scope.description.value?.sites?.some(({ name }) => name === 'tokens') ?? false
     const hasPositions = of.axes.value.slice(-2).some((axis) => POSITIONS.includes(axis))
-    return of.training() && known && hasPositions && row.value !== null ? `tokens | batch(${row.value})` : ''
+    return of.training() && known && hasPositions && row.value !== null ? textExpression(row.value) : ''
   })
 
   let end = (): void => undefined

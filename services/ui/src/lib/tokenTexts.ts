@@ -1,4 +1,5 @@
 import type { Picture } from '@/scope/picture'
+import type { Subscribe } from '@/scope/messages'
 import { visible } from './generation'
 
 /** Positions along a text, in the words of sites. */
@@ -19,6 +20,14 @@ export function textsOf({ frame }: Picture): Map<number, string> {
     at = end
   }
   return texts
+}
+
+/** What a page asks for beside its panels. */
+export const textExpression = (row: number): string => `tokens | batch(${row})`
+
+/** The panels of a recording: what was looked at, without the texts beside it. */
+export function panelsOf(subscriptions: readonly Subscribe[] = []): string[] {
+  return [...new Set(subscriptions.map(({ expression }) => expression))].filter((one) => !/^tokens \| batch\(-?\d+\)$/.test(one))
 }
 
 export interface Text {
