@@ -31,6 +31,8 @@ END_OF_DOCUMENT_NAMES = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "[
 """How tokenizer files spell the end of a document, tried in this order when no tokenizer_config.json says it."""
 
 
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+"""What bytes that are no text are shown as."""
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """What a vocab.txt must have."""
 SETTINGS = "tokenizer_config.json"

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from megatronapp.trainer.data import Tokenizer
-
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+from megatronapp.trainer.data.tokenizers import REPLACEMENT, Tokenizer
 
 
 class GrowingText:

@@ -10,8 +10,7 @@ from megatronapp.core.scope.frame import Section
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.results import Result
 from megatronapp.core.scope.token_texts import pack_texts
-from megatronapp.trainer.data import Tokenizer
-from megatronapp.trainer.generate.text import REPLACEMENT
+from megatronapp.trainer.data.tokenizers import REPLACEMENT, Tokenizer
 
 KNOWN = 1 << 14
 """Texts that are kept for the next step."""
