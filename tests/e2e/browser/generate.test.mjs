@@ -41,7 +41,7 @@ test('a token shows its probability and its rivals, and heatmaps follow to its r
   assert.equal(await inspector.getByRole('listitem').count(), 10)
   const stream = page.getByRole('region', { name: 'layers[0].resid_post', exact: true })
   await stream.waitFor(PATIENCE)
-  await stream.getByText(/token 4 · chan 4: −?\d/).waitFor(PATIENCE)
+  await stream.getByText(/token 4( .+)? · chan 4: −?\d/).waitFor(PATIENCE)
   await page.getByRole('region', { name: 'layers[0].resid_post | pca(2)' }).getByText(/component 1/).or(page.getByText(/rows; the newer/)).first().waitFor(PATIENCE)
 })
 
