@@ -8,8 +8,8 @@ from megatronapp.core.scope.quantize import decode
 from megatronapp.core.scope.results import Counts, Top, of_frame
 from megatronapp.core.scope.token_texts import pack_texts, unpack_texts
 from megatronapp.v1 import scope_pb2
-from tests.integration.gateway.conftest import Served
-from tests.integration.gateway.scope.conftest import address, sample, viewing
+from tests.integration.gateway.conftest import Served, Start
+from tests.integration.gateway.scope.conftest import address, sample, viewing, with_pods
 from tests.support import scope_pods
 from tests.support.scope_pods import attached, ranks, values_of, whole_site
 
@@ -120,8 +120,9 @@ async def test_each_replica_is_shown_by_itself_beside_all_together(scope: Served
 
 @pytest.mark.parametrize("corrupt", [False, True])
 async def test_parameters_that_differ_between_replicas_are_told_of_once(
-    scope: Served, monkeypatch: pytest.MonkeyPatch, corrupt: bool
+    start: Start, monkeypatch: pytest.MonkeyPatch, corrupt: bool
 ) -> None:
+    scope = await with_pods(start, scope_max_fps=1e6)
     seen = "layers[1].resid_post | stats(mean) | replicas"  # of other data, which differs
     async with attached(address(scope), ranks(tensor=2, pipeline=1, data=2)) as pods, viewing(scope) as viewer:
         await viewer.subscribe(1, "weight.unembed | stats(l2) | replicas", quantizer="f32", credits=9)
