@@ -36,9 +36,8 @@ def described(case: Case, layout: Layout, ranks: list[dict[str, Any]], predicted
     )
     must = case.must(max(gains_of_fast_hosts.values()))
     fullest = {mode: max(rank["bytes"][mode] for rank in ranks) for mode in (*TRIED, STOCK)}
-    memory = max(fullest[mode] for mode in TRIED) / max(
-        1, fullest[STOCK]
-    )  # the cap is one for all stages: the fullest decides what fits
+    # The cap is one for all stages: the fullest decides what fits.
+    memory = max(fullest[mode] for mode in TRIED) / max(1, fullest[STOCK])
     passes = predicted.mean_ms(DYNAMIC)
     alike = all(len(set().union(*rank["results"].values())) <= 2 for rank in ranks)  # with and without gradients
     return {

@@ -21,16 +21,11 @@ def test_pace_loses_less_than_haste() -> None:
     assert mean["free"] > mean["paced"] > mean["soon"]
 
 
-def test_a_slow_host_costs_choices_more_than_an_order_that_is_given() -> None:
-    quiet = Case("quiet")
-    fast, slow = (pipeline(2, 8, (5.0, 6.9, 3.3), host_ms) for host_ms in ((0, 0, 0), (5.0, 5.0, 1.0)))
+def test_in_quiet_steps_an_order_that_is_given_gains_more_than_choices_however_slow_the_host() -> None:
+    for host_ms in ((0, 0, 0), (5.0, 5.0, 1.0)):
+        found = gains(pipeline(2, 8, (5.0, 6.9, 3.3), host_ms), Case("quiet"), 0, 200_000)
 
-    lost = {mode: of - gains(slow, quiet, 0, 200_000)[mode] for mode, of in gains(fast, quiet, 0, 200_000).items()}
-
-    assert lost["free"] == 0
-    assert lost["late"] >= 0
-    assert abs(lost["planned"]) < 0.005
-    assert gains(slow, quiet, 0, 200_000)["planned"] > gains(slow, quiet, 0, 200_000)["paced"] + 0.01
+        assert found["planned"] > found["free"] > found["paced"] + 0.01
 
 
 def test_predictions_take_choices_as_the_trainer_makes_them() -> None:

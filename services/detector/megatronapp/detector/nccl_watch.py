@@ -67,9 +67,9 @@ class NcclWatch:
 
     def observe(self, table: StepTable, usual_seconds: float, *, waits_explained: bool) -> NcclView | None:
         """waits_explained: that others wait needs no reason. None: NCCL has told nothing."""
-        self._pace.note(table.step, float(np.nanmedian(table.duration)))
         if not table.nccl:
             return None
+        self._pace.note(table.step, float(np.nanmedian(table.duration)))
         self._communicators.learn(table.nccl, table.communicators)
         known = self._communicators.known
         transfers, waits = nccl_operations.transfers(table.nccl, known), nccl_operations.waits(table.nccl)

@@ -247,15 +247,15 @@ class Progress:
             return None
         known = self._everyone()
         self._program = tuple(disagreements(calls_of(known.frontiers), known.members))
-        blamed = self._program or self._who_died(known)
+        activities = {rank: state.activity for rank, state in self._ranks.items()}
+        blamed = self._program or self._who_died(known, activities)
         if not blamed:
             return None
-        activities = {rank: state.activity for rank, state in self._ranks.items()}
         first = self._ranks[blamed[0].rank]
         silent = {rank: Silence.ENDED for rank, state in self._ranks.items() if state.lost and not state.closing}
         return Stall(self.stalled_seconds, first.step, blamed, activities, first.phase, silences=silent, ended=True)
 
-    def _who_died(self, known: everyone.Everyone) -> tuple[Blame, ...]:
+    def _who_died(self, known: everyone.Everyone, activities: Mapping[int, str]) -> tuple[Blame, ...]:
         """Whose death has ended the attempt: all others have said goodbye in operations in which they waited for it,
         since their library raises when a connection breaks (gloo). One that was in it too may have been ended by it,
         and is not named; nor is anybody where the job was about to end, or several died."""
@@ -265,7 +265,6 @@ class Progress:
         apart = max(abs(state.step - lost.step) for state in self._ranks.values())
         if apart > 1 or any(state.phase == patience.PAUSE for state in self._ranks.values()):
             return ()
-        activities = {rank: state.activity for rank, state in self._ranks.items()}
         blamed = tuple(blame(known.frontiers, known.members, frozenset({dead}), activities))
         return blamed if [(b.rank, b.side) for b in blamed] == [(dead, Side.HOST)] else ()
 

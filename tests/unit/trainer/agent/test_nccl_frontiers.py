@@ -75,7 +75,8 @@ def test_what_can_not_be_compared_is_left_out(lane: Lane) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "name"), [("AllReduce", "all_reduce"), ("ReduceScatter", "reduce_scatter"), ("Send", "send")]
+    ("function", "name"),
+    [("AllReduce", "all_reduce"), ("ReduceScatter", "reduce_scatter"), ("AlltoAll", "all_to_all"), ("Send", "send")],
 )
 def test_functions_have_the_names_of_our_spans(function: str, name: str) -> None:
     assert span_name(function) == name

@@ -20,8 +20,8 @@ Sent = Sequence[tuple[int, Sequence[trace_pb2.NcclTally]]]
 """By global rank."""
 MOST_COMMUNICATORS = 4096
 """Of a rank; those that it names later are left out."""
-OF_PAIRS = frozenset({"allto_all", SpanName.ALL_TO_ALL, SpanName.GATHER, SpanName.SCATTER})
-"""Of which NCCL counts what goes to one member; the first is what its AlltoAll is called in tallies."""
+OF_PAIRS = frozenset({SpanName.ALL_TO_ALL, SpanName.GATHER, SpanName.SCATTER})
+"""Of which NCCL counts what goes to one member."""
 LEAST_SENT_BYTES = 1 << 16
 """Of a rank in a step: what sends fewer says nothing of speed."""
 

@@ -26,7 +26,7 @@ TYPES = {
     "ncclFloat8e5m2": "float8_e5m2",
 }
 """torch's names of NCCL's types."""
-_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=All)(?=to)")
 
 
 def frontiers_of(lanes: Iterable[Lane]) -> list[trace_pb2.Frontier]:
@@ -36,7 +36,7 @@ def frontiers_of(lanes: Iterable[Lane]) -> list[trace_pb2.Frontier]:
 
 
 def span_name(function: str) -> str:
-    """AllReduce, as NCCL has it, is all_reduce in our records."""
+    """AllReduce and AlltoAll, as NCCL has them, are all_reduce and all_to_all in our records."""
     return _WORD.sub("_", function).lower()[:MAX_NAME]
 
 

@@ -20,8 +20,6 @@ from megatronapp.trainer.agent.spans import SpanNames
 
 NCCL_STREAM = 5
 """Of what no hook has seen."""
-NAMES = {"allto_all": "all_to_all"}
-"""Of functions whose name is not that of our span (span_name)."""
 _AT = {name: at for at, name in enumerate(layout.COLUMNS)}
 _NONE = {"microbatch": -1, "chunk": -1, "layer": -1, "peer": -1, "stream": NCCL_STREAM}
 
@@ -83,7 +81,7 @@ class NcclSpans:
         """Of what no hook has seen. Its place among the communicator's operations is not that of the hooks: it has no
         sequence."""
         function = span_name(each.called.operation)
-        number = self._numbers.get(NAMES.get(function, function))
+        number = self._numbers.get(function)
         ended = each.ended
         if number is None or not each.placeable or ended is None:
             return None
