@@ -7,11 +7,9 @@ in their slots: the memory of full recompute. In *linears* mode it receives what
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +17,7 @@ import torch
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.partition import Partition
 from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.core.pipeline.recompute import ahead_with, recompute_order
 from megatronapp.core.trace.message_id import MessageId
 from megatronapp.trainer.pipeline.dynamic import DynamicSchedule
@@ -69,31 +68,19 @@ class Inputs:
         return [twins[piece.sender] for piece in self._slices]
 
 
-class FixedOrder:
-    """A policy that has chosen already."""
-
-    def __init__(self, layout: Layout, stage: int, *, slots: int) -> None:
-        self.order = deque(recompute_order(layout, ahead=ahead_with(layout, slots)))
-
-    @property
-    def finished(self) -> bool:
-        return not self.order
-
-    def start(self, operation: Operation) -> None:
-        self.order.popleft()
-
-    def end(self, operation: Operation) -> None:
-        pass
-
-
 class RecomputeSchedule(DynamicSchedule):
     """In place of megatron-core's schedule for training steps."""
 
     def __init__(
         self, stock: Callable[..., Any], messages: PipelineMessages, inputs: Inputs, linears: ReceivedLinears | None
     ) -> None:
-        super().__init__(stock, messages, partial(FixedOrder, slots=inputs.slots))  # type: ignore[arg-type]
+        super().__init__(stock, messages, self._policy)
         self._inputs, self._linears = inputs, linears
+
+    def _policy(self, layout: Layout, stage: int) -> StagePolicy:
+        """An order that is given: nothing is held up by a cap, slots are."""
+        order = recompute_order(layout, ahead=ahead_with(layout, self._inputs.slots))
+        return StagePolicy(layout, stage, order, cap=0, strict=True)
 
     def _check_groups(self) -> None:
         """All ranks of a stage run one order, whatever comes first: nothing has to be agreed on."""
@@ -112,11 +99,8 @@ class RecomputeStep(Step):
         self._posted_inputs: dict[Operation, tuple[list[Pending], torch.Tensor]] = {}
 
     def _next(self) -> Operation:
-        if self.pace is not None:
-            self.pace.wait_until_one_is_left()
         self._post_receives()
-        operation: Operation = self.policy.order[0]  # type: ignore[attr-defined]
-        return operation
+        return self.policy.following()
 
     def _post_until(self, kind: Kind, chunk: int) -> int:
         """Inputs as far as there are slots; gradients of what has been run again."""
