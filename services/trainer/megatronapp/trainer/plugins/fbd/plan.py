@@ -10,7 +10,7 @@ from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline import placement
 from megatronapp.core.pipeline.disaggregation.mapping import Mapping
 from megatronapp.core.pipeline.partition import Mode, Partition
-from megatronapp.core.pipeline.recompute import least_slots
+from megatronapp.core.pipeline.recompute import least_slots, split_where_it_helps
 from megatronapp.trainer.config import CheckpointConfig, TrainerConfig
 from megatronapp.trainer.layout import FIRST, LAST, Layout, stage_layers
 from megatronapp.trainer.plugins.fbd.figures import Devices, figures, receive_bytes
@@ -64,6 +64,8 @@ class Plan:
         partition = Partition.of(config.model.num_layers, pipeline, forward.pipeline, mode)
         tokens = config.training.seq_length // layout.context
         own = _forward_config(config, forward)
+        if config.model.transformer_impl == "local":
+            pipeline = split_where_it_helps(pipeline, backward.tensor)
         slots = _slots(args, pipeline, mode)
         mapping = Mapping(mode, forward.tensor, forward.pipeline, slots)
         return cls(

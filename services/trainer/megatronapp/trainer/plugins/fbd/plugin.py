@@ -23,6 +23,7 @@ from megatronapp.trainer.keyed_dropout import KeyedDropout, KeyedStates
 from megatronapp.trainer.pipeline.alone import NoTransport
 from megatronapp.trainer.pipeline.lost_peers import LostPeers
 from megatronapp.trainer.pipeline.port import PipelineMessages
+from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.base import (
     ForwardStep,
     Plugin,
@@ -241,19 +242,22 @@ class BackwardPlugin(FbdPlugin):
         self._chunks = chunks
         partition, (_, sequence) = self._plan.partition, self._plan.sequences
         if partition.mode is Mode.LINEARS:
-            self._linears = ReceivedLinears(self._link, partition, chunks, sequence.tokens)
+            self._linears = ReceivedLinears(self._link, partition, chunks, sequence.tokens, self._wgrad)
+        elif self._wgrad is not None:
+            self._wgrad.install(chunks)
 
     def forward_step(self, function: ForwardStep) -> ForwardStep:
         return function if self._dropout is None else self._dropout.wrap(function)
 
     def schedule(self, function: ScheduleFunction) -> ScheduleFunction:
         self._store.set(DATA_KEY, "1")  # a schedule is made when the data is there
-        recompute = RecomputeSchedule(function, self._messages(), self._inputs, self._linears)
+        recompute = RecomputeSchedule(function, self._messages(), self._inputs, self._linears, self._wgrad)
 
         def run(**kwargs: Any) -> Any:
             losses = recompute(**kwargs)
             self._link.check()
             return losses
+        self._wgrad = DeferredWgrad() if self._plan.partition.backward.split else None
 
         return run
 
