@@ -43,7 +43,7 @@ def _trained_on(devices: tuple[int, ...], asked: str, *plugins: type[Plugin]) ->
 
 
 def assert_bitwise_stocks(case: Case, devices: tuple[int, ...]) -> None:
-    beside = case.layout.replace(flags.APART, "") + ("" if case.linears else f" {RECOMPUTE}")
+    beside = case.layout.partition("--fbd")[0] + ("" if case.linears else f" {RECOMPUTE}")
 
     stock = on_devices(tuple(range(case.pipeline)), beside)
     every = on_devices(devices, case.asked, FbdPlugin)
@@ -58,6 +58,12 @@ def assert_bitwise_stocks(case: Case, devices: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("chosen", [FLAGS, FLASH], ids=["local attention", "fused attention"])
 def test_linears_without_a_pipeline(chosen: str) -> None:
     assert_bitwise_stocks(Case(chosen, pipeline=1, linears=True), devices=(0, 1))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 CUDA devices")
+@pytest.mark.parametrize("chosen", [FLAGS, FLASH], ids=["local attention", "fused attention"])
+def test_layers_without_a_pipeline(chosen: str) -> None:
+    assert_bitwise_stocks(Case(f"{chosen} --fbd-mode layers", pipeline=1), devices=(0, 1))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 CUDA devices")

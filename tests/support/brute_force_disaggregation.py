@@ -46,6 +46,8 @@ class Way:
     tensor: int
     pipeline: int
     slots: int
+    layers: bool = False
+    """What each layer makes is sent, and backward passes run layers again."""
 
 
 @dataclass
@@ -66,7 +68,7 @@ class World:
         self.done: set[tuple[Any, ...]] = set()
         self.transfers: list[Transfer] = []
         self.programs = [list(_forward_program(cluster, way, stage)) for stage in range(way.pipeline)]
-        self.programs += [list(_backward_program(cluster, stage)) for stage in range(cluster.stages)]
+        self.programs += [list(_backward_program(cluster, way, stage)) for stage in range(cluster.stages)]
         self.position, self.busy = [0] * len(self.programs), [0.0] * len(self.programs)
         self.weights = [list(_span(cluster, way, stage)) for stage in range(way.pipeline)]
         self.weights_left = [_weights_ms(cluster, way)] * way.pipeline
@@ -93,7 +95,7 @@ class World:
             self.transfers.append(_transfer(self.cluster, self.way, operation))
             self.position[agent] += 1
         else:
-            self.busy[agent] = _duration(self.cluster, self.way, operation)
+            self.busy[agent] = max(_duration(self.cluster, self.way, operation), NOTHING)  # 0 means that it is idle
         return True
 
     def _advance(self) -> None:
@@ -133,7 +135,7 @@ def step_ms(cluster: Cluster, way: Way) -> float:
 
 
 def _span(cluster: Cluster, way: Way, stage: int) -> range:
-    count = cluster.layers if way.linears else cluster.layers - _part_layers(cluster)
+    count = cluster.layers if way.linears or way.layers else cluster.layers - _part_layers(cluster)
     cuts = [0]
     for index in range(way.pipeline):
         cuts.append(cuts[-1] + count // way.pipeline + (1 if index < count % way.pipeline else 0))
@@ -155,9 +157,11 @@ def _forward_program(cluster: Cluster, way: Way, stage: int) -> Iterator[tuple[A
             if way.linears and (ends or layer == span[-1]):
                 inside = len([each for each in span if each // part_layers == part])
                 yield "send", "linears", part, microbatch, stage, inside
+            if way.layers and (not ends or layer + 1 == cluster.layers):
+                yield "send", f"layer {layer}", part, microbatch, stage, 1
 
 
-def _backward_program(cluster: Cluster, stage: int) -> Iterator[tuple[Any, ...]]:
+def _backward_program(cluster: Cluster, way: Way, stage: int) -> Iterator[tuple[Any, ...]]:
     """Runs the next one again before each backward; microbatches in groups, the last chunk first. Without tensor ranks
     a stage that others wait for computes weights' gradients once it has sent its own."""
     order = []
@@ -173,12 +177,12 @@ def _backward_program(cluster: Cluster, stage: int) -> Iterator[tuple[Any, ...]]
         if index + 1 < len(order):
             yield "again", order[index + 1][0] * cluster.stages + stage, order[index + 1][1]
         yield "backward", chunk * cluster.stages + stage, microbatch
-        if _weights_apart(cluster):
+        if _weights_apart(cluster, way):
             yield "weights' gradients", chunk * cluster.stages + stage, microbatch
 
 
-def _weights_apart(cluster: Cluster) -> bool:
-    return cluster.tensor == 1 < cluster.stages
+def _weights_apart(cluster: Cluster, way: Way) -> bool:
+    return cluster.tensor == 1 < cluster.stages and not way.layers
 
 
 def _can_begin(cluster: Cluster, way: Way, operation: tuple[Any, ...], world: World) -> bool:
@@ -194,12 +198,14 @@ def _can_begin(cluster: Cluster, way: Way, operation: tuple[Any, ...], world: Wo
     if kind == "backward":
         return place + 1 == cluster.stages * cluster.chunks or ("backward", place + 1, microbatch) in world.done
     given = set() if place == 0 else {("input", place, microbatch, _sender_of(cluster, way, place))}
-    if not way.linears:
-        return given <= world.done
     layers = range(place * _part_layers(cluster), (place + 1) * _part_layers(cluster))
     for stage in range(way.pipeline):
-        if set(layers) & set(_span(cluster, way, stage)):
+        held = set(layers) & set(_span(cluster, way, stage))
+        if held and way.linears:
             given.add(("linears", place, microbatch, stage))
+        if way.layers:
+            sent = {each for each in held if each != layers[-1] or each + 1 == cluster.layers}
+            given |= {(f"layer {each}", place, microbatch, stage) for each in sent}
     return given <= world.done
 
 
@@ -213,18 +219,19 @@ def _duration(cluster: Cluster, way: Way, operation: tuple[Any, ...]) -> float:
         whole = cluster.forward_ms * cluster.stages * cluster.tensor / (way.tensor * cluster.speed)
         return whole / cluster.layers
     if operation[0] == "backward":
-        return (cluster.dgrad_ms + cluster.wgrad_ms * (not _weights_apart(cluster))) / cluster.chunks
+        within = cluster.forward_ms * way.layers
+        return (within + cluster.dgrad_ms + cluster.wgrad_ms * (not _weights_apart(cluster, way))) / cluster.chunks
     if operation[0] == "weights' gradients":
         return cluster.wgrad_ms / cluster.chunks
     linears, attention = 12 * cluster.hidden, cluster.sequence
-    kept = attention / (linears + attention) if way.linears else 1.0
+    kept = attention / (linears + attention) if way.linears else 1.0 - way.layers
     return cluster.forward_ms * kept / cluster.chunks
 
 
 def _transfer(cluster: Cluster, way: Way, operation: tuple[Any, ...]) -> Transfer:
     _, what, part, microbatch, stage, layers = operation
     values = cluster.sequence * cluster.hidden
-    if what == "input":
+    if what != "linears":
         gigabytes = 2 * values * max(cluster.tensor / way.tensor, 1.0) / 1e9
     else:
         gigabytes = 2 * values * layers * (7 / way.tensor + 2) / 1e9
@@ -301,25 +308,28 @@ def baseline_ms(cluster: Cluster) -> float:
 
 def ways(cluster: Cluster) -> Iterator[Way]:
     """All that fit, each with as many slots as do: more are never slower."""
-    for linears, tensor, pipeline in product(
-        (False, True), range(1, cluster.devices + 1), range(1, cluster.devices + 1)
+    for mode, tensor, pipeline in product(
+        ("input", "linears", "layers"), range(1, cluster.devices + 1), range(1, cluster.devices + 1)
     ):
+        linears, layers = mode == "linears", mode == "layers"
         divides = max(tensor, cluster.tensor) % min(tensor, cluster.tensor) == 0
-        possible = tensor == cluster.tensor if linears else divides and cluster.stages > 1
+        possible = tensor == cluster.tensor if linears else divides and (cluster.stages > 1 or layers)
         if possible and cluster.hidden // 128 % tensor == 0 and tensor * pipeline <= cluster.devices:
             for slots in sorted({2, cluster.stages + 1, cluster.stages + 2, 2 * cluster.stages}, reverse=True):
-                if _way_fits(cluster, Way(linears, tensor, pipeline, slots)):
-                    yield Way(linears, tensor, pipeline, slots)
+                if _way_fits(cluster, way := Way(linears, tensor, pipeline, slots, layers)):
+                    yield way
                     break
 
 
 def _way_fits(cluster: Cluster, way: Way) -> bool:
     gib = cluster.sequence * cluster.hidden / 2**30
     part = _part_layers(cluster)
-    message = 2 * gib + (2 * gib * part * (7 / way.tensor + 2) if way.linears else 0.0)
+    message = 2 * gib + (2 * gib * part * (7 / way.tensor + 2) if way.linears else 2 * gib * part * way.layers)
     run_again = min(2, cluster.microbatches)
-    on_backward = _trained_gib(cluster) + run_again * part * gib * (10 + 24 / cluster.tensor)
-    on_backward += (way.slots - run_again) * message + way.slots * message
+    layer = gib * (10 + 24 / cluster.tensor)
+    held = layer if way.layers else run_again * part * layer
+    waiting = way.slots if way.layers else way.slots - run_again
+    on_backward = _trained_gib(cluster) + held + (waiting + way.slots) * message
     own = len(_span(cluster, way, 0))
     weights = (own * 12 * cluster.hidden**2 + cluster.vocabulary * cluster.hidden) * WEIGHT_GIB / way.tensor
     on_forward = weights + gib * (10 + 24 / way.tensor) + min(cluster.stages, 1 + own // part) * 2 * message

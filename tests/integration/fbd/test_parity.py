@@ -1,8 +1,10 @@
-"""MegaFBD trains bit for bit as stock megatron-core does: *input* as with full recompute, *linears* as with none.
-test_layouts.py has all layouts.
+"""MegaFBD trains bit for bit as stock megatron-core does: *input* and *layers* as with full recompute, *linears* as
+with none. test_layouts.py has all layouts.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +20,7 @@ CASES = {
     "input, VPP 2": Case(
         "--num-virtual-stages-per-pipeline-rank 2 --hidden-dropout 0.1 --attention-dropout 0.1", forward_pipeline=1
     ),
+    "layers, PP 2, forward PP 3": Case("--fbd-mode layers", forward_pipeline=3),
     "linears, one stage": Case("--hidden-dropout 0.1 --attention-dropout 0.1", pipeline=1, linears=True),
 }
 
@@ -28,7 +31,9 @@ CASES = {
     [pytest.param(case, id=name, marks=pytest.mark.long if "VPP" in name else ()) for name, case in CASES.items()],
 )
 def test_losses_and_gradients_are_bitwise_stocks(case: Case) -> None:
-    stock, chosen = case.stock(STEPS), case.disaggregated(STEPS)
+    stock = replace(case, flags=case.flags.partition("--fbd")[0]).stock(STEPS)
+
+    chosen = case.disaggregated(STEPS)
 
     assert [each.gradients for each in chosen] == [each.gradients for each in stock]
     assert chosen[-1].losses == stock[-1].losses

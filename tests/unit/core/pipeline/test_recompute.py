@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.orders import Order
+from megatronapp.core.pipeline.partition import Mode
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.recompute import (
     ON_THE_WAY,
@@ -162,11 +163,12 @@ def test_one_slot_is_enough_but_for_long_groups_of_microbatches(stages: int, chu
 def test_w_follows_b_where_a_stage_waits_for_it_and_nothing_is_hidden_behind_w() -> None:
     pipeline = Layout(stages=2, chunks=1, microbatches=2)
 
-    order = recompute_order(split_where_it_helps(pipeline, tensor=1))
+    order = recompute_order(split_where_it_helps(pipeline, 1, Mode.INPUT))
 
     assert [f"{kind.letter}{microbatch}" for kind, _, microbatch in order] == ["F0", "F1", "B0", "W0", "B1", "W1"]
-    assert not split_where_it_helps(pipeline, tensor=2).split
-    assert not split_where_it_helps(Layout(stages=1, microbatches=2), tensor=1).split
+    assert not split_where_it_helps(pipeline, 2, Mode.INPUT).split
+    assert not split_where_it_helps(pipeline, 1, Mode.LAYERS).split
+    assert not split_where_it_helps(Layout(stages=1, microbatches=2), 1, Mode.LINEARS).split
 
 
 def test_the_next_part_is_run_ahead_where_it_has_a_slot_of_its_own() -> None:

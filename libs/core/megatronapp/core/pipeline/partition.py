@@ -3,7 +3,7 @@
 The model is cut into the backward world's parts, stages x chunks of equal size, in the order of the forward pass. The
 forward world sends each part but the first its input, which is the output of the layer before it. In *input* mode it
 runs all but the last part, whose forward the backward world runs anyway. In *linears* mode it runs all layers, and
-sends what their linears make too.
+sends what their linears make too. In *layers* mode it runs all layers, and sends the output of each.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from megatronapp.core.pipeline.placement import Layout
 
 class Mode(StrEnum):
     """What the backward world gets for each microbatch: a part's input alone, so that it runs the whole part again; or
-    the outputs of the part's linears too, so that it runs again only what is between them."""
+    the outputs of the part's linears too, so that it runs again only what is between them; or the outputs of the part's
+    layers too, so that it runs again one layer at a time, in its backward pass, and holds no more than that."""
 
     INPUT = "input"
     LINEARS = "linears"
+    LAYERS = "layers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +41,8 @@ class Partition:
         if backward.stages < 2 and mode is Mode.INPUT:
             raise UsageError(
                 "forward and backward on different ranks need --pipeline-model-parallel-size 2 or more: the last stage "
-                "runs its own forward, so that with one stage there is nothing to send; --fbd-mode linears has no such "
-                "bound"
+                "runs its own forward, so that with one stage there is nothing to send; --fbd-mode linears and layers "
+                "have no such bound"
             )
         if forward_stages > made.forward_layers:
             raise UsageError(
@@ -79,6 +81,10 @@ class Partition:
     def part(self, layer: int) -> int:
         """The backward world's part that holds the layer."""
         return layer // self.part_layers
+
+    def is_border(self, layer: int) -> bool:
+        """Whether what the layer makes is sent as such in *layers* mode: it is no part's input."""
+        return self.mode is Mode.LAYERS and (layer + 1 == self.layers or not self.begins(layer + 1))
 
     def begins(self, layer: int) -> bool:
         """Whether a part begins with this layer, or the model has ended."""

@@ -16,16 +16,17 @@ from dataclasses import replace
 
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.orders import Order, microbatch_groups, passes
+from megatronapp.core.pipeline.partition import Mode
 from megatronapp.core.pipeline.placement import Layout
 
 ON_THE_WAY = 2
 """Outputs of a forward rank for one part of the model that are sent and not received."""
 
 
-def split_where_it_helps(layout: Layout, tensor: int) -> Layout:
+def split_where_it_helps(layout: Layout, tensor: int, mode: Mode) -> Layout:
     """W apart from B where a stage waits for what B sends. With tensor ranks it stays in B: megatron-core hides their
-    collectives behind W."""
-    return replace(layout, split=layout.stages > 1 and tensor == 1)
+    collectives behind W. In *layers* mode too: W would hold all that B runs again."""
+    return replace(layout, split=layout.stages > 1 and tensor == 1 and mode is not Mode.LAYERS)
 
 
 def ahead_with(layout: Layout, slots: int) -> int:

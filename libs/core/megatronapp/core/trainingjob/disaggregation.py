@@ -50,9 +50,10 @@ def check(spec: Sized) -> None:
     for other in ("dpp", "scope"):
         if other in spec.plugins.enabled:
             raise ValueError(f"plugins.fbd can't be used with plugins.{other}: turn one of them off")
-    if sizes.pipeline < 2 and fbd.mode not in ("Linears", "Auto"):
+    if sizes.pipeline < 2 and fbd.mode in (None, "Input"):
         raise ValueError(
-            "plugins.fbd needs pipeline of at least 2, as the last stage runs its own forward, or mode Linears"
+            "plugins.fbd needs pipeline of at least 2, as the last stage runs its own forward, or mode Linears or "
+            "Layers"
         )
     if sizes.expert > 1 and fbd.mode not in (None, "Input"):
         raise ValueError(f"plugins.fbd.mode {fbd.mode} can't run experts: leave mode out, or parallelism.expert")
@@ -80,7 +81,7 @@ def _check_tensor(sizes: Parallelism, fbd: FbdPlugin, tensor: int) -> None:
         raise ValueError(f"{given} neither divide parallelism.tensor = {sizes.tensor} nor are a multiple of it")
     if sizes.expert > 1:
         raise ValueError(f"{given} can't run experts over parallelism.tensor = {sizes.tensor}: give as many of both")
-    if fbd.mode == "Linears" or sizes.pipeline < 2:
+    if fbd.mode == "Linears" or (sizes.pipeline < 2 and fbd.mode != "Layers"):
         raise ValueError(
             f"{given} can't send linears to parallelism.tensor = {sizes.tensor}: give as many of both, or mode Input "
             "and a pipeline of at least 2"

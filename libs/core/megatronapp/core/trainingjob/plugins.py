@@ -105,7 +105,7 @@ class FbdPlugin(Model):
     """MegaFBD: of each replica some ranks run forward, others backward, of which `parallelism` speaks."""
 
     enabled: bool = False
-    mode: Literal["Input", "Linears", "Auto"] | None = Field(
+    mode: Literal["Input", "Linears", "Layers", "Auto"] | None = Field(
         default=None, description="what backward ranks get; Auto: what pays, and an error where nothing does"
     )
     ignore_forward_tensor_parallel: bool = Field(default=False, description="one forward rank for TP backward ranks")

@@ -19,6 +19,7 @@ FORWARD_RANKS = (
 BOTH_RANKS = f"({FORWARD_RANKS} + {MODEL_RANKS})"
 REPLICA_RANKS = f"(self.plugins.fbd.enabled ? {BOTH_RANKS} : {MODEL_RANKS})"
 INPUT = "(!has(self.plugins.fbd.mode) || self.plugins.fbd.mode == 'Input')"
+LAYERS = "(has(self.plugins.fbd.mode) && self.plugins.fbd.mode == 'Layers')"
 LINEARS = "(has(self.plugins.fbd.mode) && self.plugins.fbd.mode == 'Linears')"
 APART = "self.plugins.fbd.enabled && has(self.plugins.fbd.forwardNodeSelector) && "
 APART += "size(self.plugins.fbd.forwardNodeSelector) > 0"
@@ -77,13 +78,14 @@ SPEC_RULES = [
     ),
     (
         f"!self.plugins.fbd.enabled || {FORWARD_TENSOR} == self.parallelism.tensor || "
-        f"(self.parallelism.expert == 1 && self.parallelism.pipeline > 1 && !{LINEARS})",
+        f"(self.parallelism.expert == 1 && (self.parallelism.pipeline > 1 || {LAYERS}) && !{LINEARS})",
         "plugins.fbd needs as many forward as backward tensor ranks with experts and in mode Linears: leave "
         "forwardTensor and ignoreForwardTensorParallel out",
     ),
     (
         f"!self.plugins.fbd.enabled || self.parallelism.pipeline > 1 || !{INPUT}",
-        "plugins.fbd needs parallelism.pipeline of at least 2, as the last stage runs its own forward, or mode Linears",
+        "plugins.fbd needs parallelism.pipeline of at least 2, as the last stage runs its own forward, or mode "
+        "Linears or Layers",
     ),
     (
         "!self.plugins.fbd.ignoreForwardTensorParallel || !has(self.plugins.fbd.forwardTensor) || "

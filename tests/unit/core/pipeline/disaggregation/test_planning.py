@@ -44,6 +44,7 @@ TABLE = {
         Cluster(memory_gib=FULL, gigabytes_per_second=12.0, devices=2), Mode.INPUT
     ),
     "added, fast link, against full recompute": Row(Cluster(memory_gib=FULL, gigabytes_per_second=450.0), Mode.INPUT),
+    "added, memory for one layer at a time": Row(Cluster(memory_gib=35.0), Mode.LAYERS),
     "added, fast link, against none": Row(Cluster(gigabytes_per_second=450.0), Mode.LINEARS),
     "older devices of a third": Row(Cluster(memory_gib=FULL, speed=0.4, devices=3), Mode.INPUT),
     "older devices, two for a tensor pair": Row(

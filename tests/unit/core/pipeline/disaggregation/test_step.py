@@ -31,7 +31,7 @@ def test_it_is_the_brute_force_simulators(
 
     planned = PlannedStep(model, training, devices, Mapping(mode, 1, pipeline, slots), model.linears_share)
 
-    seen = step_ms(cluster, Way(mode is Mode.LINEARS, 1, pipeline, slots))
+    seen = step_ms(cluster, Way(mode is Mode.LINEARS, 1, pipeline, slots, mode is Mode.LAYERS))
     if planned.paces.link > max(planned.paces.forward, planned.paces.backward):
         assert min(planned.step_ns / 1e6, seen) > cluster.microbatches * planned.paces.link / 1e6
         return  # the simulators share links differently; neither lets them do more than they can
@@ -62,4 +62,5 @@ def test_only_what_runs_is_tried() -> None:
 
     assert {each.tensor for each in tried if each.mode is Mode.LINEARS} == {2}
     assert {each.tensor for each in tried if each.mode is Mode.INPUT} == {1, 2, 4}
+    assert {each.tensor for each in tried if each.mode is Mode.LAYERS} == {1, 2, 4}
     assert max(each.devices for each in tried) == 4

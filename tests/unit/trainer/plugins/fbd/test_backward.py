@@ -37,7 +37,7 @@ def schedule(monkeypatch: pytest.MonkeyPatch) -> RecomputeSchedule:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))
     monkeypatch.setattr(dist, "get_process_group_ranks", lambda _: [0])
     schedule = object.__new__(RecomputeSchedule)
-    schedule._inputs, schedule._linears = SimpleNamespace(slots=SLOTS), None  # type: ignore[assignment]
+    schedule._inputs, schedule._beside = SimpleNamespace(slots=SLOTS), None  # type: ignore[assignment]
     return schedule
 
 

@@ -132,6 +132,8 @@ def test_checkpoints_are_the_backward_ranks_alone() -> None:
         (f"{ASKED} --context-parallel-size 2", 8),
         (LINEARS, 2),
         (f"{LINEARS} --tensor-model-parallel-size 2 --forward-pipeline-model-parallel-size 2", 6),
+        ("--forward-backward-disaggregating --fbd-mode layers", 2),
+        (f"--forward-backward-disaggregating --fbd-mode layers --tensor-model-parallel-size 2 {ONE}", 3),
     ],
 )
 def test_the_documented_numbers_of_ranks_start(flags: str, ranks: int) -> None:
@@ -167,6 +169,10 @@ def test_the_documented_numbers_of_ranks_start(flags: str, ranks: int) -> None:
         (f"{LINEARS} --num-experts 2 --disable-bias-linear", 2, "can't run experts"),
         (f"{LINEARS} --recompute-granularity selective", 2, "leaves nothing for --recompute-granularity"),
         (f"{LINEARS} --transformer-impl transformer_engine", 2, "give --transformer-impl local"),
+        (f"{ASKED} --fbd-mode layers --hidden-dropout 0.1", 4, "can't draw a layer's dropout alone"),
+        (f"{ASKED} --fbd-mode layers --num-experts 2 --disable-bias-linear", 4, "can't run experts"),
+        (f"{ASKED} --fbd-mode layers --recompute-granularity selective", 4, "leaves nothing for"),
+        (f"{ASKED} --fbd-mode layers --transformer-impl transformer_engine", 4, "give --transformer-impl local"),
         (f"{LINEARS} --num-layers 257", 2, "runs 256 layers at most"),
         (f"{LINEARS} --forward-pipeline-model-parallel-size 5", 6, "runs 4 of the 4 layers, too few for 5 stages"),
         ("--fbd-mode input", 2, "does nothing without --forward-backward-disaggregating"),

@@ -25,7 +25,7 @@ SPECS = st.fixed_dictionaries(
         "fbd": st.fixed_dictionaries(
             {},
             optional={
-                "mode": st.sampled_from(["Input", "Linears"]),
+                "mode": st.sampled_from(["Input", "Linears", "Layers"]),
                 "forwardTensor": SIZES,
                 "forwardPipeline": SIZES,
                 "ignoreForwardTensorParallel": st.booleans(),
@@ -72,6 +72,7 @@ def case_of(ranks: int, *, fbd: dict[str, Any] | None = None, **sizes: int) -> d
 @example(case_of(24, expert=3, context=2))
 @example(case_of(8, context=2, expert=2))
 @example(case_of(8, expert=2, fbd={"mode": "Linears"}))
+@example(case_of(3, tensor=2, pipeline=1, fbd={"mode": "Layers", "forwardTensor": 1}))
 @example(case_of(12, tensor=2, expert=2, fbd={"forwardTensor": 1}))
 @example(case_of(6, tensor=2, fbd={"mode": "Linears", "forwardTensor": 1}))
 @example(case_of(10, tensor=2, fbd={"forwardTensor": 3}))

@@ -29,8 +29,8 @@ class Mapping:
 
 
 def mappings(model: Model, training: Training, devices: ForwardDevices) -> Iterator[Mapping]:
-    """All that MegaFBD can run on so many devices. *Linears* needs as many tensor ranks on both sides, *input* sizes of
-    which one divides the other, and a pipeline."""
+    """All that MegaFBD can run on so many devices. *Linears* needs as many tensor ranks on both sides, the others sizes
+    of which one divides the other; *input* needs a pipeline."""
     layout = training.layout
     least = least_slots(layout, ahead=1)
     offered = (layout.stages, layout.stages + 1, layout.stages + 2, 2 * layout.stages)

@@ -25,6 +25,9 @@ def backward_bytes(model: Model, training: Training, mapping: Mapping) -> float:
     all slots are received into."""
     layout = training.layout
     activation = model.layers / layout.parts * model.activation_bytes(training.tensor)
+    if mapping.mode is Mode.LAYERS:
+        taken = 2 * mapping.slots * layout.chunks * message_bytes(model, layout.parts, mapping)
+        return _trained(model, training) + taken + model.activation_bytes(training.tensor)
     run_again = peak(recompute_order(layout, ahead=ahead_with(layout, mapping.slots)))
     waiting = max(0, mapping.slots * layout.chunks - run_again)
     message = message_bytes(model, layout.parts, mapping)
@@ -45,6 +48,8 @@ def message_bytes(model: Model, parts: int, mapping: Mapping) -> float:
     """What one tensor rank sends or takes of a microbatch for one part."""
     if mapping.mode is Mode.INPUT:
         return model.border_bytes
+    if mapping.mode is Mode.LAYERS:
+        return model.border_bytes * (1 + model.layers / parts)
     return model.border_bytes + model.layers / parts * model.linears_bytes(mapping.tensor)
 
 

@@ -143,7 +143,12 @@ def _leanest(fitting: list[Scored]) -> Scored | None:
     if not fitting:
         return None
     as_fast = [each for each in fitting if each.step_ns <= fitting[0].step_ns * (1 + WORTH)]
-    return min(as_fast, key=lambda each: (each.mapping.devices, each.mapping.slots, each.step_ns))
+    return min(as_fast, key=lambda each: (*_cost(each.mapping), each.step_ns))
+
+
+def _cost(mapping: Mapping) -> tuple[int, bool, int]:
+    """*Layers* mode sends more for less memory: of modes that are as fast it is the last."""
+    return mapping.devices, mapping.mode is Mode.LAYERS, mapping.slots
 
 
 def _reason(baseline: Baseline, chosen: Scored | None, every: list[Scored], devices: ForwardDevices) -> str:
@@ -167,6 +172,6 @@ def _obstacle(baseline: Baseline, chosen: Scored) -> str:
         return f"forward devices take {paces.forward / paces.backward:.1f} times as long as backward devices do"
     if baseline.shares:
         return "these devices do more as replicas that train"
-    if not baseline.recomputes and chosen.mapping.mode is Mode.INPUT:
+    if not baseline.recomputes and chosen.mapping.mode is not Mode.LINEARS:
         return "activations fit without recompute, which leaves nothing to gain"
     return "filling and emptying the pipeline takes what is gained; more microbatches help"

@@ -67,16 +67,22 @@ class PlannedStep:
             for name, part, duration in self._messages(segment):
                 for each in self._resources(segment, part) if name else ():
                     links[each] = links.get(each, 0.0) + duration
-        backward = self._again_ns + self.training.dgrad_ns + self.training.wgrad_ns
+        backward = self._again_ns + self._dgrad_ns + self.training.wgrad_ns
         return Paces(max(forward), backward, max(links.values(), default=0.0))
 
     # ---- durations
 
     @property
     def _again_ns(self) -> float:
-        """What a backward stage runs again of a microbatch."""
-        share = 1.0 if self.mapping.mode is Mode.INPUT else 1 - self.linears_share
-        return self.training.forward_ns * share
+        """What a backward stage runs again of a microbatch before its backward pass."""
+        shares = {Mode.INPUT: 1.0, Mode.LINEARS: 1 - self.linears_share, Mode.LAYERS: 0.0}
+        return self.training.forward_ns * shares[self.mapping.mode]
+
+    @property
+    def _dgrad_ns(self) -> float:
+        """With what is run again within."""
+        within = self.training.forward_ns * (self.mapping.mode is Mode.LAYERS)
+        return self.training.dgrad_ns + within
 
     def _forward_ns(self, segment: Segment) -> float:
         whole = self.training.forward_ns * self.training.layout.stages / self.model.layers
@@ -111,6 +117,9 @@ class PlannedStep:
         if self.mapping.mode is Mode.LINEARS:
             byte_count = segment.layers * self.model.linears_bytes(self.mapping.tensor)
             yield "linears", segment.part, self._link_ns(byte_count)
+        borders = segment.layers - (segment.feeds is not None)
+        if self.mapping.mode is Mode.LAYERS and borders:
+            yield "borders", segment.part, borders * self._link_ns(self._input_bytes())
 
     def _resources(self, segment: Segment, part: int) -> tuple[Hashable, ...]:
         """A message takes its sender's way out and its receiver's way in."""
@@ -165,8 +174,8 @@ class PlannedStep:
         yield ("posted", index, microbatch), Task(0.0, (), tuple(posted))
 
     def _backward(self) -> Iterator[tuple[Hashable, Task]]:
-        layout = split_where_it_helps(self.training.layout, self.training.tensor)
-        dgrad, wgrad = self.training.dgrad_ns / layout.chunks, self.training.wgrad_ns / layout.chunks
+        layout = split_where_it_helps(self.training.layout, self.training.tensor, self.mapping.mode)
+        dgrad, wgrad = self._dgrad_ns / layout.chunks, self.training.wgrad_ns / layout.chunks
         of_chunk = {
             Kind.FORWARD: self._again_ns / layout.chunks,
             Kind.BACKWARD: dgrad if layout.split else dgrad + wgrad,

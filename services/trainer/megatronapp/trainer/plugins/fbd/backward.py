@@ -2,21 +2,21 @@
 
 A stage receives the input of each of its parts for each microbatch, runs the part again with gradients, and then its
 backward pass; the last part's forward runs nowhere else. So it holds at most two microbatches' activations, and inputs
-in their slots: the memory of full recompute. In *linears* mode it receives what the part's linears make, too. In a
-pipeline the gradient of the input is sent before those of the linears' weights are computed.
+in their slots: the memory of full recompute. In *linears* mode it receives what the part's linears make, too, in
+*layers* mode what its layers make. In a pipeline the gradient of the input is sent before those of the linears' weights
+are computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from megatronapp.core.pipeline.operations import Kind, Operation
-from megatronapp.core.pipeline.partition import Partition
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.core.pipeline.recompute import ahead_with, recompute_order
@@ -25,49 +25,22 @@ from megatronapp.trainer.pipeline.dynamic import DynamicSchedule
 from megatronapp.trainer.pipeline.dynamic_step import Step
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
-from megatronapp.trainer.plugins.fbd.linears import ReceivedLinears
-from megatronapp.trainer.plugins.fbd.link import Link, twins_of
-from megatronapp.trainer.plugins.fbd.pending import Kind as MessageKind
+from megatronapp.trainer.plugins.fbd.inputs import Inputs
 from megatronapp.trainer.plugins.fbd.pending import Pending
-from megatronapp.trainer.plugins.fbd.roles import Place
-from megatronapp.trainer.plugins.fbd.slices import Sequence as TokenSequence
-from megatronapp.trainer.plugins.fbd.slices import slices
 
 
-class Inputs:
-    """What the forward world sends to this rank's parts."""
+class Beside(Protocol):
+    """What is sent for a microbatch of a chunk beside its input."""
 
-    def __init__(
-        self, link: Link, partition: Partition, forward: TokenSequence, backward: TokenSequence, slots: int
-    ) -> None:
-        self._link = link
-        self._partition = partition
-        self._slices = slices(forward, backward, link.place.tensor)
-        self.slots = slots
-        """Of each chunk: inputs that are received, or may be, and have not had their B."""
+    def post(self, chunk: int, microbatch: int, batch: int) -> None:
+        """Room for it. batch: sequences of the microbatch."""
 
-    def post(self, tensor: torch.Tensor, part: int, microbatch: int) -> list[Pending]:
-        """tensor: [s, b, h], or this tensor rank's slice of s"""
-        _, chunk = self._partition.backward.place(part)
-        return [
-            self._link.receive(
-                tensor.detach().narrow(0, piece.target, piece.length),
-                twin,
-                MessageKind.INPUT,
-                microbatch=microbatch,
-                chunk=chunk,
-            )
-            for twin, piece in zip(self._senders(part), self._slices, strict=True)
-        ]
+    @property
+    def arrived(self) -> int:
+        """How many that are not taken yet have all come."""
 
-    def wait(self, handles: Sequence[Pending]) -> None:
-        for handle in handles:
-            self._link.wait_received(handle)
-
-    def _senders(self, part: int) -> list[Place]:
-        stage = self._partition.forward_stage(part * self._partition.part_layers - 1)
-        twins = twins_of(self._link, stage=stage)
-        return [twins[piece.sender] for piece in self._slices]
+    def of(self, chunk: int, microbatch: int) -> AbstractContextManager[None]:
+        """Forward passes in it take what was sent."""
 
 
 class RecomputeSchedule(DynamicSchedule):
@@ -78,11 +51,11 @@ class RecomputeSchedule(DynamicSchedule):
         stock: Callable[..., Any],
         messages: PipelineMessages,
         inputs: Inputs,
-        linears: ReceivedLinears | None,
+        beside: Beside | None,
         wgrad: DeferredWgrad | None,
     ) -> None:
         super().__init__(stock, messages, self._policy, wgrad=wgrad)
-        self._inputs, self._linears = inputs, linears
+        self._inputs, self._beside = inputs, beside
 
     def _policy(self, layout: Layout, stage: int) -> StagePolicy:
         """An order that is given: nothing is held up by a cap, slots are."""
@@ -93,13 +66,13 @@ class RecomputeSchedule(DynamicSchedule):
         """All ranks of a stage run one order, whatever comes first: nothing has to be agreed on."""
 
     def _make_step(self, **parts: Any) -> Step:
-        return RecomputeStep(**parts, inputs=self._inputs, linears=self._linears)
+        return RecomputeStep(**parts, inputs=self._inputs, beside=self._beside)
 
 
 @dataclass(kw_only=True)
 class RecomputeStep(Step):
     inputs: Inputs
-    linears: ReceivedLinears | None
+    beside: Beside | None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,8 +93,8 @@ class RecomputeStep(Step):
             super()._post_receive(operation)
             return
         part = self.layout.part(self.stage, operation.chunk)
-        if self.linears is not None:
-            self.linears.post(operation.chunk, operation.microbatch, self.shape[1])
+        if self.beside is not None:
+            self.beside.post(operation.chunk, operation.microbatch, self.shape[1])
         if part:
             tensor = torch.empty(self.shape, requires_grad=True, device=self._device, dtype=self.config.pipeline_dtype)
             self._posted_inputs[operation] = self.inputs.post(tensor, part, operation.microbatch), tensor
@@ -141,19 +114,19 @@ class RecomputeStep(Step):
 
     def has_slots(self, chunk: int) -> bool:
         """Whether the forward world sends anything for the chunk."""
-        return self.linears is not None or self.layout.part(self.stage, chunk) > 0
+        return self.beside is not None or self.layout.part(self.stage, chunk) > 0
 
     @property
     def slots_held(self) -> int:
         """By microbatches that have come and have not begun their B."""
         kept = sum(self.has_slots(chunk) for chunk, _ in self._kept)
-        if self.linears is not None:
-            return kept + self.linears.arrived
+        if self.beside is not None:
+            return kept + self.beside.arrived
         return kept + sum(all(map(Pending.done, handles)) for handles, _ in self._posted_inputs.values())
 
     def _forward(self, operation: Operation) -> None:
         _, chunk, microbatch = operation
-        with nullcontext() if self.linears is None else self.linears.of(chunk, microbatch):
+        with nullcontext() if self.beside is None else self.beside.of(chunk, microbatch):
             super()._forward(operation)
 
     def _send_output(self, output: torch.Tensor, stage: int, name: MessageId) -> None:

@@ -3,7 +3,7 @@
 A step: the weights that the optimizer has changed have come or come in, layer by layer as needed; each microbatch goes
 through this stage's layers and on to the next stage; what comes out of the layer before a backward part goes to that
 part's ranks. Each part may have a few outputs on their way, then the stage waits until the oldest is received. In
-*linears* mode what each linear makes is sent, too.
+*linears* mode what each linear makes is sent, too, in *layers* mode what each layer makes.
 """
 
 from __future__ import annotations
@@ -61,16 +61,19 @@ class Outputs:
         self._receivers = partial(_receivers, link, forward, backward)
         self._on_the_way: defaultdict[int, deque[list[Pending]]] = defaultdict(deque)
 
-    def send(self, part: int, microbatch: int, output: torch.Tensor) -> None:
-        """output: [s, b, h], or this tensor rank's slice of s"""
-        sent = self._on_the_way[part]
+    def send(self, layer: int, microbatch: int, output: torch.Tensor) -> None:
+        """What a layer makes, to who runs on from it. output: [s, b, h], or this tensor rank's slice of s"""
+        sent = self._on_the_way[layer]
         while len(sent) >= ON_THE_WAY:
             self._wait(sent.popleft())
-        stage, chunk = self._partition.backward.place(part)
-        tag = {"microbatch": microbatch, "chunk": chunk}
+        is_border = self._partition.is_border(layer)
+        stage, chunk = self._partition.backward.place(self._partition.part(layer if is_border else layer + 1))
+        kind, number = (Kind.LAYER, layer) if is_border else (Kind.INPUT, chunk)
         sent.append(
             [
-                self._link.send(output.narrow(0, start, length).contiguous(), twin, Kind.INPUT, **tag)
+                self._link.send(
+                    output.narrow(0, start, length).contiguous(), twin, kind, microbatch=microbatch, chunk=number
+                )
                 for twin, start, length in self._receivers(stage)
             ]
         )
@@ -110,9 +113,11 @@ class Layers:
         if chunk.pre_process:
             chunk.embedding.register_forward_pre_hook(lambda *_: self._weights.wait(EMBEDDING))
         for layer in chunk.decoder.layers:
-            layer.register_forward_pre_hook(partial(self._before, layer.layer_number - 1))
-            if partition.begins(layer.layer_number) and layer.layer_number < partition.layers:
-                layer.register_forward_hook(partial(self._behind, layer.layer_number))
+            number = layer.layer_number - 1
+            layer.register_forward_pre_hook(partial(self._before, number))
+            feeds = partition.begins(number + 1) and number + 1 < partition.layers
+            if feeds or partition.is_border(number):
+                layer.register_forward_hook(partial(self._behind, number))
 
     def begin(self, step: int, microbatch: int) -> None:
         """Before a microbatch; the first part begins with the embedding."""
@@ -125,8 +130,8 @@ class Layers:
         if layer and self._partition.begins(layer):
             self._draw(self._partition.part(layer), self._in_layers)
 
-    def _behind(self, following: int, _module: Any, _given: Any, output: tuple[torch.Tensor, Any]) -> None:
-        self._outputs.send(self._partition.part(following), self._microbatch, output[0])
+    def _behind(self, layer: int, _module: Any, _given: Any, output: tuple[torch.Tensor, Any]) -> None:
+        self._outputs.send(layer, self._microbatch, output[0])
 
     def _draw(self, part: int, current: str) -> None:
         if self._states is not None:

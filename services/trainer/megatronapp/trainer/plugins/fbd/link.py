@@ -5,6 +5,7 @@
     weights   backward → forward   after each step: what the optimizer has changed
     input     forward → backward   the input of a part of the model for a microbatch
     linears   forward → backward   in *linears* mode, what each linear layer makes of a microbatch
+    layer     forward → backward   in *layers* mode, what each layer makes of a microbatch
 
 Nobody coordinates: a message moves when its receiver has posted, so that receives are the sender's credits. A turn is
 one step, counted alike on both sides; it is the tags' round. What is sent before the first step has the turn 0.

@@ -26,6 +26,7 @@ class Kind(IntEnum):
     WEIGHTS = 6
     INPUT = 7
     LINEARS = 8
+    LAYER = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from megatronapp.core.errors import UsageError
@@ -19,7 +20,7 @@ from megatronapp.trainer.plugins.fbd.slices import Sequence
 
 SWITCH = "--forward-backward-disaggregating"
 MOST_LAYERS = 256
-"""Of *linears*, as their layers are numbered in messages' names."""
+"""Of *linears* and *layers*, as layers are numbered in messages' names."""
 IGNORE_TENSOR = "--ignore-forward-tensor-parallel"
 FORWARD_TENSOR = "--forward-tensor-model-parallel-size"
 FORWARD_PIPELINE = "--forward-pipeline-model-parallel-size"
@@ -58,6 +59,8 @@ class Plan:
         _refuse_attention(config)
         if args.fbd_mode == Mode.LINEARS:
             _refuse_linears(config, forward)
+        elif args.fbd_mode == Mode.LAYERS:
+            _refuse_layers(config)
         roles = Roles.of(world_size, forward, backward, apart=args.fbd_roles_apart)
         layout = Layout.of(config, backward.ranks * roles.replicas)
         mode = _mode(args, config, layout, forward)
@@ -65,7 +68,7 @@ class Plan:
             stages=layout.pipeline, chunks=layout.virtual or 1, microbatches=layout.microbatches
         )
         if config.model.transformer_impl == "local":
-            pipeline = split_where_it_helps(pipeline, backward.tensor)
+            pipeline = split_where_it_helps(pipeline, backward.tensor, mode)
         partition = Partition.of(config.model.num_layers, pipeline, forward.pipeline, mode)
         tokens = config.training.seq_length // layout.context
         own = _forward_config(config, forward, on_cpus=args.fbd_forward_on_cpus)
@@ -209,11 +212,20 @@ def _mode(args: argparse.Namespace, config: TrainerConfig, layout: Layout, forwa
 
 def _modes(config: TrainerConfig, forward: Grid) -> tuple[Mode, ...]:
     """That can run."""
+    checks = {
+        Mode.INPUT: lambda: None,
+        Mode.LINEARS: lambda: _refuse_linears(config, forward),
+        Mode.LAYERS: lambda: _refuse_layers(config),
+    }
+    return tuple(mode for mode, check in checks.items() if _passes(check))
+
+
+def _passes(check: Callable[[], None]) -> bool:
     try:
-        _refuse_linears(config, forward)
+        check()
     except UsageError:
-        return (Mode.INPUT,)
-    return tuple(Mode)
+        return False
+    return True
 
 
 def doubts(args: argparse.Namespace, plan: Plan) -> str:
@@ -240,6 +252,24 @@ def _refuse_linears(config: TrainerConfig, forward: Grid) -> None:
         raise UsageError(f"{mode} needs megatron-core's own layers: give --transformer-impl local")
     if config.model.num_experts is not None:
         raise UsageError(f"{mode} can't run experts, whose numbers of tokens differ: leave {MODE} out")
+    _refuse_sent_by_layer(config, mode)
+
+
+def _refuse_layers(config: TrainerConfig) -> None:
+    """What running a layer again in the backward pass alone would change."""
+    mode = f"{MODE} {Mode.LAYERS}"
+    if config.model.transformer_impl != "local":
+        raise UsageError(f"{mode} needs megatron-core's own layers: give --transformer-impl local")
+    if config.model.num_experts is not None:
+        raise UsageError(f"{mode} can't run experts: leave {MODE} out")
+    if config.model.hidden_dropout > 0 or config.model.attention_dropout > 0:
+        raise UsageError(
+            f"{mode} can't draw a layer's dropout alone: give --hidden-dropout 0 and --attention-dropout 0"
+        )
+    _refuse_sent_by_layer(config, mode)
+
+
+def _refuse_sent_by_layer(config: TrainerConfig, mode: str) -> None:
     if config.training.recompute_granularity is not None:
         raise UsageError(f"{mode} leaves nothing for --recompute-granularity to gain: leave that out")
     if config.model.num_layers > MOST_LAYERS:
@@ -273,7 +303,7 @@ def _forward_config(config: TrainerConfig, grid: Grid, *, on_cpus: bool) -> Trai
 
 
 def _slots(args: argparse.Namespace, pipeline: placement.Layout, mode: Mode) -> int:
-    """Inputs are small; of linears no more than a full pipeline has on its way: two are run again, one comes in."""
+    """Inputs are small; of more no more than a full pipeline has on its way: two are run again, one comes in."""
     least = least_slots(pipeline)
     if args.fbd_slots is None:
         return max(least, 2 * pipeline.stages if mode is Mode.INPUT else pipeline.stages + 2)

@@ -34,9 +34,11 @@ from megatronapp.trainer.plugins.base import (
     StepHooks,
 )
 from megatronapp.trainer.plugins.fbd import plan as flags
-from megatronapp.trainer.plugins.fbd.backward import Inputs, RecomputeSchedule
+from megatronapp.trainer.plugins.fbd.backward import Beside, RecomputeSchedule
 from megatronapp.trainer.plugins.fbd.figures import CPU_SPEED
 from megatronapp.trainer.plugins.fbd.forward import STOP_KEY, ForwardLoop
+from megatronapp.trainer.plugins.fbd.inputs import Inputs
+from megatronapp.trainer.plugins.fbd.layers import ReceivedLayers
 from megatronapp.trainer.plugins.fbd.linears import ReceivedLinears
 from megatronapp.trainer.plugins.fbd.link import Go, Link
 from megatronapp.trainer.plugins.fbd.ordered_step import step_in_order
@@ -91,8 +93,9 @@ class FbdPlugin(Plugin):
         group.add_argument(
             flags.MODE,
             choices=(*Mode, flags.AUTO),
-            help="what a backward stage gets: the input of its layers, or also what their linears make, so that it "
-            "runs only the rest again; auto: the one that pays, and an error where none does (default: input)",
+            help="what a backward stage gets: the input of its layers; or also what their linears make, so that it "
+            "runs only the rest again; or also what each layer makes, so that it runs one layer at a time again and "
+            "holds no more than that; auto: the one that pays, and an error where none does (default: input)",
         )
         cls._add_figures(group)
         group.add_argument(
@@ -100,7 +103,7 @@ class FbdPlugin(Plugin):
             type=int,
             metavar="N",
             help="microbatches whose input a backward stage takes ahead, for each of its chunks (default: twice as "
-            "many as there are stages; with linears two more than there are)",
+            "many as there are stages; with linears and layers two more than there are)",
         )
         group.add_argument(
             flags.APART,
@@ -254,7 +257,7 @@ class BackwardPlugin(FbdPlugin):
         self._leads = self._link.place == next(self._plan.roles.of_replica(Role.BACKWARD, self._link.place.replica))
         self._dropout = None if self._seed is None else KeyedDropout(self._seed, context.device)
         self._inputs = Inputs(self._link, self._plan.partition, *self._plan.sequences, self._plan.slots)
-        self._linears: ReceivedLinears | None = None
+        self._beside: Beside | None = None
         self._wgrad = DeferredWgrad() if self._plan.partition.backward.split else None
         self._args = args
         self._optimizer: Any = None
@@ -267,7 +270,9 @@ class BackwardPlugin(FbdPlugin):
         self._chunks = chunks
         partition, (_, sequence) = self._plan.partition, self._plan.sequences
         if partition.mode is Mode.LINEARS:
-            self._linears = ReceivedLinears(self._link, partition, chunks, sequence.tokens, self._wgrad)
+            self._beside = ReceivedLinears(self._link, partition, chunks, sequence.tokens, self._wgrad)
+        elif partition.mode is Mode.LAYERS:
+            self._beside = ReceivedLayers(self._inputs, partition, chunks, sequence.shard(0).length)
         elif self._wgrad is not None:
             self._wgrad.install(chunks)
 
@@ -276,7 +281,7 @@ class BackwardPlugin(FbdPlugin):
 
     def schedule(self, function: ScheduleFunction) -> ScheduleFunction:
         self._store.set(DATA_KEY, "1")  # a schedule is made when the data is there
-        recompute = RecomputeSchedule(function, self._messages(), self._inputs, self._linears, self._wgrad)
+        recompute = RecomputeSchedule(function, self._messages(), self._inputs, self._beside, self._wgrad)
 
         def run(**kwargs: Any) -> Any:
             losses = recompute(**kwargs)

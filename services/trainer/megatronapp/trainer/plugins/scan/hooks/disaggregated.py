@@ -31,7 +31,7 @@ class DisaggregatedHooks:
         from megatronapp.trainer.plugins.fbd.pending import Kind
 
         received = {Kind.LINEARS: Operation.WAIT_LINEARS, Kind.WEIGHTS: Operation.WAIT_WEIGHTS}
-        sent = {Kind.INPUT: Operation.WAIT_SLOT, Kind.LINEARS: Operation.WAIT_SLOT}
+        sent = dict.fromkeys((Kind.INPUT, Kind.LINEARS, Kind.LAYER), Operation.WAIT_SLOT)
         self._patches.set(RecomputeStep, "take_input", self._take_input(RecomputeStep.take_input))
         self._patches.set(Link, "wait_received", self._wait(Link.wait_received, received))
         self._patches.set(Link, "wait_sent", self._wait(Link.wait_sent, sent))
