@@ -46,6 +46,7 @@ class Native:
         for i in range(count):
             if len(rounds) == WINDOW:
                 self._await(rounds.pop(0))
+                self._engine.flush()  # the driver's queue holds fewer operations than these are
             tag, place = Tag(0, microbatch=i, round=step), i % WINDOW
             rounds.append(
                 [
