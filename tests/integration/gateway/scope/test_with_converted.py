@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders
 
 from megatronapp.core.scope.captures import Floats
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
@@ -42,6 +43,7 @@ async def test_a_converted_llama_is_served_and_looked_at(
     scope: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, core = write_model(tmp_path / "model", CONFIG), tmp_path / "core"
+    _join_letters(source / "tokenizer.json")
     assert await asyncio.to_thread(convert, ["hf-to-core", str(source), str(core)]) == 0
 
     async with patient_on(4, TWO_BY_TWO, core, SHAPE, scope, tmp_path, monkeypatch) as patient:
@@ -49,6 +51,13 @@ async def test_a_converted_llama_is_served_and_looked_at(
         wanted = await asyncio.to_thread(_likeliest, source)
         await asyncio.to_thread(_it_writes, patient, wanted)
         await _it_answers_over_http(scope, "".join(NAMES[token] for token in wanted))
+
+
+def _join_letters(file: Path) -> None:
+    """Into words: without a decoder tokens are texts of their own, with spaces between."""
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.save(str(file))
 
 
 def _sites_are_those_of_its_file(patient: Patient) -> None:
