@@ -16,6 +16,7 @@ from megatronapp.core.pipeline.disaggregation.mapping import Mapping
 from megatronapp.core.pipeline.disaggregation.step import PlannedStep
 from megatronapp.core.pipeline.partition import Mode
 from megatronapp.core.pipeline.placement import Layout
+from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.fbd import FbdPlugin
 from megatronapp.trainer.plugins.fbd.roles import Role
@@ -69,6 +70,8 @@ class Slept(NamedTuple):
 
     forward: float
     backward: float
+    wgrad: float
+    """Where it is an operation of its own; else it is in `backward`."""
     layer: float
 
 
@@ -82,7 +85,7 @@ class Measured(NamedTuple):
 def stock(setting: Setting, *, recomputes: bool) -> Measured:
     """megatron-core's 1F1B on the backward devices alone."""
     each = setting.operation_seconds
-    return _measured(setting, setting.stages, "", Slept(each, each * (2 + recomputes), 0.0), ())
+    return _measured(setting, setting.stages, "", Slept(each, each * (2 + recomputes), 0.0, 0.0), ())
 
 
 def disaggregated(setting: Setting) -> Measured:
@@ -92,7 +95,7 @@ def disaggregated(setting: Setting) -> Measured:
         f"--forward-backward-disaggregating --fbd-mode {setting.mode} --fbd-slots {setting.mapping.slots} "
         f"--forward-pipeline-model-parallel-size {setting.devices}"
     )
-    slept = Slept(again, 2 * each, each * setting.stages / LAYERS / setting.speed)
+    slept = Slept(again, each, each, each * setting.stages / LAYERS / setting.speed)
     return _measured(setting, setting.stages + setting.devices, flags, slept, (FbdPlugin,))
 
 
@@ -135,8 +138,12 @@ class SleptPasses(Plugin):
         plugin.runs_forward = context.placement.role == Role.FORWARD
         plugin.begins, plugin.slept, plugin.worked = [], 0.0, 0.0
         if not plugin.runs_forward:
-            for name, seconds in (("forward_step", cls.times.forward), ("backward_step", cls.times.backward)):
-                setattr(schedules, name, plugin.longer(getattr(schedules, name), seconds))
+            for owner, name, seconds in (
+                (schedules, "forward_step", cls.times.forward),
+                (schedules, "backward_step", cls.times.backward),
+                (DeferredWgrad, "run", cls.times.wgrad),
+            ):
+                setattr(owner, name, plugin.longer(getattr(owner, name), seconds))
         return plugin
 
     runs_forward: bool

@@ -1,4 +1,5 @@
-"""MegaFBD on GPUs, also with a forward rank that shares one: losses and gradients are stock's to the bit, in bf16."""
+"""MegaFBD on GPUs, also with a forward rank that shares one: losses and gradients are stock's to the bit, in bf16. With
+forward ranks on CPUs they are near it."""
 
 from __future__ import annotations
 
@@ -69,3 +70,23 @@ def test_a_forward_rank_shares_a_device_with_a_backward_rank() -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 4, reason="needs 4 CUDA devices")
 def test_input_on_a_pipeline_beside_a_pipeline() -> None:
     assert_bitwise_stocks(Case(FLAGS, forward_pipeline=2), devices=(0, 1, 2, 3))
+
+
+def assert_close_to_stocks(case: Case, ranks: int) -> None:
+    """Of float32: CPUs round otherwise than GPUs."""
+    stock = on_devices(tuple(range(case.pipeline)), case.layout)
+    every = on_devices(tuple(range(ranks)), f"{case.asked} {flags.CPUS}", FbdPlugin)
+
+    losses = every[case.roles.ranks(Role.BACKWARD)[-1]].losses
+    assert losses == pytest.approx(stock[-1].losses, rel=1e-4)
+    assert len(losses) == len(set(losses)) == STEPS
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs a CUDA device")
+def test_linears_of_a_cpu_rank_beside_one_gpu() -> None:
+    assert_close_to_stocks(Case("", pipeline=1, linears=True), ranks=2)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 CUDA devices")
+def test_input_of_a_cpu_rank_beside_two_gpus() -> None:
+    assert_close_to_stocks(Case("", forward_pipeline=1), ranks=3)

@@ -158,7 +158,8 @@ def _forward_program(cluster: Cluster, way: Way, stage: int) -> Iterator[tuple[A
 
 
 def _backward_program(cluster: Cluster, stage: int) -> Iterator[tuple[Any, ...]]:
-    """Runs the next one again before each backward; microbatches in groups, the last chunk first."""
+    """Runs the next one again before each backward; microbatches in groups, the last chunk first. Without tensor ranks
+    a stage that others wait for computes weights' gradients once it has sent its own."""
     order = []
     if cluster.chunks == 1:
         order = [(0, i) for i in range(cluster.microbatches)]
@@ -172,6 +173,12 @@ def _backward_program(cluster: Cluster, stage: int) -> Iterator[tuple[Any, ...]]
         if index + 1 < len(order):
             yield "again", order[index + 1][0] * cluster.stages + stage, order[index + 1][1]
         yield "backward", chunk * cluster.stages + stage, microbatch
+        if _weights_apart(cluster):
+            yield "weights' gradients", chunk * cluster.stages + stage, microbatch
+
+
+def _weights_apart(cluster: Cluster) -> bool:
+    return cluster.tensor == 1 < cluster.stages
 
 
 def _can_begin(cluster: Cluster, way: Way, operation: tuple[Any, ...], world: World) -> bool:
@@ -182,6 +189,8 @@ def _can_begin(cluster: Cluster, way: Way, operation: tuple[Any, ...], world: Wo
     if kind == "send":
         stream = (operation[1], operation[2], operation[4])
         return sum((each.key[0], each.key[1], each.sender) == stream for each in world.transfers) < 2
+    if kind == "weights' gradients":
+        return True
     if kind == "backward":
         return place + 1 == cluster.stages * cluster.chunks or ("backward", place + 1, microbatch) in world.done
     given = set() if place == 0 else {("input", place, microbatch, _sender_of(cluster, way, place))}
@@ -204,7 +213,9 @@ def _duration(cluster: Cluster, way: Way, operation: tuple[Any, ...]) -> float:
         whole = cluster.forward_ms * cluster.stages * cluster.tensor / (way.tensor * cluster.speed)
         return whole / cluster.layers
     if operation[0] == "backward":
-        return (cluster.dgrad_ms + cluster.wgrad_ms) / cluster.chunks
+        return (cluster.dgrad_ms + cluster.wgrad_ms * (not _weights_apart(cluster))) / cluster.chunks
+    if operation[0] == "weights' gradients":
+        return cluster.wgrad_ms / cluster.chunks
     linears, attention = 12 * cluster.hidden, cluster.sequence
     kept = attention / (linears + attention) if way.linears else 1.0
     return cluster.forward_ms * kept / cluster.chunks

@@ -13,28 +13,34 @@ from hypothesis import strategies as st
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.orders import Order
 from megatronapp.core.pipeline.placement import Layout
-from megatronapp.core.pipeline.recompute import ON_THE_WAY, ahead_with, least_slots, recompute_order
+from megatronapp.core.pipeline.recompute import (
+    ON_THE_WAY,
+    ahead_with,
+    least_slots,
+    recompute_order,
+    split_where_it_helps,
+)
 
-F, B = Kind.FORWARD, Kind.BACKWARD
+F, B, W = Kind
 
 
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
     stages, chunks = draw(st.integers(2, 5)), draw(st.integers(1, 3))
     microbatches = draw(st.integers(1, 12)) if chunks == 1 else stages * draw(st.integers(1, 3))
-    return Layout(stages=stages, chunks=chunks, microbatches=microbatches)
+    return Layout(stages=stages, chunks=chunks, microbatches=microbatches, split=draw(st.booleans()))
 
 
 @given(layouts(), st.integers(0, 3))
 def test_each_backward_follows_its_recompute_and_few_are_held(layout: Layout, ahead: int) -> None:
     order = recompute_order(layout, ahead=ahead)
 
-    held: Counter[tuple[int, int]] = Counter()
+    ran: Counter[tuple[int, int]] = Counter()
     most = 0
-    for kind, *place in order:
-        held[tuple(place)] += 1 if kind is F else -1  # type: ignore[index]
-        assert held[tuple(place)] in (0, 1)  # type: ignore[index]
-        most = max(most, held.total())
+    for kind, chunk, microbatch in order:
+        assert ran[chunk, microbatch] == kind  # F, then B, then W
+        ran[chunk, microbatch] += 1
+        most = max(most, sum(count < len(layout.kinds) for count in ran.values()))
     assert len(order) == layout.operations
     assert most <= ahead + 1
 
@@ -43,7 +49,7 @@ def test_each_backward_follows_its_recompute_and_few_are_held(layout: Layout, ah
 def test_a_chunks_microbatches_keep_their_order(layout: Layout) -> None:
     order = recompute_order(layout)
 
-    for kind in (F, B):
+    for kind in layout.kinds:
         for chunk in range(layout.chunks):
             lane = [operation.microbatch for operation in order if operation[:2] == (kind, chunk)]
             assert lane == list(range(layout.microbatches))
@@ -97,6 +103,8 @@ class Worlds:
             return False
         kind, chunk, microbatch = self.orders[stage][-1]
         part = self.layout.part(stage, chunk)
+        if kind is W:
+            return True
         if kind is F:
             return part == 0 or self.received(part) > microbatch
         return part == self.layout.parts - 1 or self.backwards[part + 1] > microbatch
@@ -120,7 +128,7 @@ class Worlds:
 def random_worlds(draw: random.Random, missing_slots: int = 0) -> Worlds:
     stages, chunks = draw.randint(2, 5), draw.randint(1, 3)
     microbatches = draw.randint(1, 10) if chunks == 1 else stages * draw.randint(1, 3)
-    layout = Layout(stages=stages, chunks=chunks, microbatches=microbatches)
+    layout = Layout(stages=stages, chunks=chunks, microbatches=microbatches, split=draw.random() < 0.5)
     slots = least_slots(layout) - missing_slots
     if not missing_slots:
         slots += draw.choice((0, 0, 1, 5))
@@ -149,6 +157,16 @@ def test_with_fewer_slots_they_wait_for_each_other_for_ever() -> None:
 )
 def test_one_slot_is_enough_but_for_long_groups_of_microbatches(stages: int, chunks: int, least: int) -> None:
     assert least_slots(Layout(stages=stages, chunks=chunks, microbatches=2 * stages)) == least
+
+
+def test_w_follows_b_where_a_stage_waits_for_it_and_nothing_is_hidden_behind_w() -> None:
+    pipeline = Layout(stages=2, chunks=1, microbatches=2)
+
+    order = recompute_order(split_where_it_helps(pipeline, tensor=1))
+
+    assert [f"{kind.letter}{microbatch}" for kind, _, microbatch in order] == ["F0", "F1", "B0", "W0", "B1", "W1"]
+    assert not split_where_it_helps(pipeline, tensor=2).split
+    assert not split_where_it_helps(Layout(stages=1, microbatches=2), tensor=1).split
 
 
 def test_the_next_part_is_run_ahead_where_it_has_a_slot_of_its_own() -> None:

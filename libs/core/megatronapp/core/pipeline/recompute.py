@@ -2,13 +2,17 @@
 part again (R, a FORWARD here) and then its B. Pure.
 
 Backwards keep megatron-core's order, so that gradients are summed as it sums them. R of the next microbatch comes
-before B of this one, to be run while B's gradient is still on its way; no more than `ahead` + 1 of them are held.
+before B of this one, to be run while B's gradient is still on its way; no more than `ahead` + 1 of them are held. Where
+W is split from B it comes behind B, which the stage before waits for, and before the next R, as it holds activations
+until then: the pipeline fills and empties at the pace of B alone.
 
 A chunk's slots are inputs that were received and have not had their B. A forward rank goes on while no more than
 ON_THE_WAY of its outputs for a part have no slot.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.orders import Order, microbatch_groups, passes
@@ -18,20 +22,27 @@ ON_THE_WAY = 2
 """Outputs of a forward rank for one part of the model that are sent and not received."""
 
 
+def split_where_it_helps(layout: Layout, tensor: int) -> Layout:
+    """W apart from B where a stage waits for what B sends. With tensor ranks it stays in B: megatron-core hides their
+    collectives behind W."""
+    return replace(layout, split=layout.stages > 1 and tensor == 1)
+
+
 def ahead_with(layout: Layout, slots: int) -> int:
     """How far to run ahead: by one, where there are slots for it."""
     return int(slots >= least_slots(layout, ahead=1))
 
 
 def recompute_order(layout: Layout, *, ahead: int = 1) -> Order:
-    """The same on each stage. Without W."""
+    """The same on each stage."""
     table = passes(layout.stages, layout.chunks, layout.microbatches)
     places = [(layout.chunks - 1 - chunk, microbatch) for chunk, microbatch in table]
     recomputed = [Operation(Kind.FORWARD, *place) for place in places]
     backwards = [Operation(Kind.BACKWARD, *place) for place in places]
+    wgrads = [Operation(Kind.WGRAD, *place) for place in places] if layout.split else []
     order = recomputed[:ahead]
     for index, backward in enumerate(backwards):
-        order += [*recomputed[ahead + index : ahead + index + 1], backward]
+        order += [*recomputed[ahead + index : ahead + index + 1], backward, *wgrads[index : index + 1]]
     return order
 
 

@@ -21,9 +21,9 @@ LINEARS = "--forward-backward-disaggregating --fbd-mode linears"
 ONE = "--ignore-forward-tensor-parallel"
 
 
-def prepared(flags: str, ranks: int, rank: int = 0) -> Preparation:
+def prepared(flags: str, ranks: int, rank: int = 0, *, local_rank: int = 0) -> Preparation:
     config, namespace = arguments.parse(f"{TINY} --train-iters 1 {flags}".split(), [DppPlugin, FbdPlugin])
-    environment = Environment(rank=rank, world_size=ranks, checkpoint_dir="/checkpoints")
+    environment = Environment(rank=rank, local_rank=local_rank, world_size=ranks, checkpoint_dir="/checkpoints")
     world = World.whole(environment)
     return FbdPlugin.prepare(namespace, Preparation(environment=environment, config=config, world=world))
 
@@ -50,6 +50,31 @@ def test_roles_may_lie_apart() -> None:
     roles = [prepared(f"{TWO} {ONE} --fbd-roles-apart", 6, rank).role for rank in range(6)]
 
     assert roles == ["backward"] * 4 + ["forward"] * 2
+
+
+def test_forward_ranks_on_cpus_see_no_gpu_and_backward_ranks_count_a_hosts_gpus_among_themselves() -> None:
+    both = [prepared(f"{ASKED} --fbd-forward-on-cpus", 8, rank, local_rank=rank % 4) for rank in range(8)]
+
+    assert [each.role for each in both[4:]] == ["forward", "backward"] * 2
+    assert [each.variables for each in both[4:]] == [{"CUDA_VISIBLE_DEVICES": ""}, {}] * 2
+    assert [each.environment.local_rank for each in both if each.role == "backward"] == [0, 1, 0, 1]
+
+
+def test_forward_ranks_on_cpus_meet_over_gloo_whatever_the_backward_ranks_do() -> None:
+    both = [prepared(f"{ASKED} --fbd-forward-on-cpus --distributed-backend nccl", 4, rank) for rank in range(2)]
+
+    assert [each.config.parallel.distributed_backend for each in both] == ["gloo", "nccl"]
+
+
+@pytest.mark.parametrize(("speed", "pays"), [("", False), ("--fbd-forward-speed 0.8", True)])
+def test_forward_on_cpus_pays_where_they_are_said_to_be_fast_enough(speed: str, pays: bool) -> None:
+    flags = f"{TINY} --train-iters 1 {LARGE} --fbd-mode input --fbd-memory-gib 40 --fbd-forward-on-cpus"
+    namespace = arguments.parse(f"{flags.replace('--fbd-forward-speed 0.8', '')} {speed}".split(), [FbdPlugin])[1]
+
+    reason = doubts(namespace, Plan.of(namespace, 8))
+
+    assert ("forward devices take" not in reason) is pays
+    assert bool(reason) is not pays
 
 
 LARGE = (
@@ -155,6 +180,9 @@ def test_the_documented_numbers_of_ranks_start(flags: str, ranks: int) -> None:
         (f"{TWO} --group-query-attention --num-query-groups 1", 8, "can't share 1 query groups among 2 tensor ranks"),
         (ONE, 2, "does nothing without --forward-backward-disaggregating"),
         ("--fbd-roles-apart", 2, "does nothing without --forward-backward-disaggregating"),
+        ("--fbd-forward-on-cpus", 2, "does nothing without --forward-backward-disaggregating"),
+        (f"{ASKED} --fbd-forward-on-cpus --hidden-dropout 0.1", 4, "can't draw dropout as GPUs do"),
+        (f"{ASKED} --fbd-forward-on-cpus --transformer-impl transformer_engine", 4, "--transformer-impl local"),
         ("--fbd-slots 4", 2, "does nothing without --forward-backward-disaggregating"),
     ],
 )

@@ -17,9 +17,11 @@ from megatronapp.core.pipeline.disaggregation.mapping import Mapping
 from megatronapp.core.pipeline.disaggregation.tasks import Task, ends
 from megatronapp.core.pipeline.operations import Kind
 from megatronapp.core.pipeline.partition import Mode, Partition
-from megatronapp.core.pipeline.recompute import ON_THE_WAY, ahead_with, recompute_order
+from megatronapp.core.pipeline.recompute import ON_THE_WAY, ahead_with, recompute_order, split_where_it_helps
 
 SECOND_NS = 1e9
+NAMES = {Kind.FORWARD: "again", Kind.BACKWARD: "backward", Kind.WGRAD: "wgrad"}
+"""Of a backward stage's tasks."""
 
 
 class Paces(NamedTuple):
@@ -52,9 +54,9 @@ class PlannedStep:
 
     @cached_property
     def step_ns(self) -> float:
-        """To the last backward; Training.tail_ns comes on top."""
+        """To the end of the last backward stage; Training.tail_ns comes on top."""
         done = ends(self.tasks)
-        return max(end for name, end in done.items() if isinstance(name, tuple) and name[0] == "backward")
+        return max(end for name, end in done.items() if isinstance(name, tuple) and name[0] in ("backward", "wgrad"))
 
     @cached_property
     def paces(self) -> Paces:
@@ -163,17 +165,19 @@ class PlannedStep:
         yield ("posted", index, microbatch), Task(0.0, (), tuple(posted))
 
     def _backward(self) -> Iterator[tuple[Hashable, Task]]:
-        layout = self.training.layout
+        layout = split_where_it_helps(self.training.layout, self.training.tensor)
+        dgrad, wgrad = self.training.dgrad_ns / layout.chunks, self.training.wgrad_ns / layout.chunks
         of_chunk = {
             Kind.FORWARD: self._again_ns / layout.chunks,
-            Kind.BACKWARD: (self.training.dgrad_ns + self.training.wgrad_ns) / layout.chunks,
+            Kind.BACKWARD: dgrad if layout.split else dgrad + wgrad,
+            Kind.WGRAD: wgrad,
         }
         order = recompute_order(layout, ahead=ahead_with(layout, self.mapping.slots))
         for stage in range(layout.stages):
             before: Hashable | None = None
             for kind, chunk, microbatch in order:
                 part = layout.part(stage, chunk)
-                name = "again" if kind is Kind.FORWARD else "backward", part, microbatch
+                name = NAMES[kind], part, microbatch
                 after = [(before, 0.0)] if before is not None else []
                 after += self._needs(kind, part, microbatch)
                 yield name, Task(of_chunk[kind], (), tuple(after))
@@ -187,7 +191,7 @@ class PlannedStep:
                 for name, taker, _ in self._messages(segment)
                 if taker == part
             ]
-        if part + 1 == self.training.layout.parts:
+        if kind is Kind.WGRAD or part + 1 == self.training.layout.parts:
             return []
         return [(("backward", part + 1, microbatch), self.training.message_ns)]
 

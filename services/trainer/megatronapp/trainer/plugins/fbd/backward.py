@@ -2,7 +2,8 @@
 
 A stage receives the input of each of its parts for each microbatch, runs the part again with gradients, and then its
 backward pass; the last part's forward runs nowhere else. So it holds at most two microbatches' activations, and inputs
-in their slots: the memory of full recompute. In *linears* mode it receives what the part's linears make, too.
+in their slots: the memory of full recompute. In *linears* mode it receives what the part's linears make, too. In a
+pipeline the gradient of the input is sent before those of the linears' weights are computed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from megatronapp.core.trace.message_id import MessageId
 from megatronapp.trainer.pipeline.dynamic import DynamicSchedule
 from megatronapp.trainer.pipeline.dynamic_step import Step
 from megatronapp.trainer.pipeline.port import PipelineMessages
+from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.fbd.linears import ReceivedLinears
 from megatronapp.trainer.plugins.fbd.link import Link, twins_of
 from megatronapp.trainer.plugins.fbd.pending import Kind as MessageKind
@@ -72,9 +74,14 @@ class RecomputeSchedule(DynamicSchedule):
     """In place of megatron-core's schedule for training steps."""
 
     def __init__(
-        self, stock: Callable[..., Any], messages: PipelineMessages, inputs: Inputs, linears: ReceivedLinears | None
+        self,
+        stock: Callable[..., Any],
+        messages: PipelineMessages,
+        inputs: Inputs,
+        linears: ReceivedLinears | None,
+        wgrad: DeferredWgrad | None,
     ) -> None:
-        super().__init__(stock, messages, self._policy)
+        super().__init__(stock, messages, self._policy, wgrad=wgrad)
         self._inputs, self._linears = inputs, linears
 
     def _policy(self, layout: Layout, stage: int) -> StagePolicy:

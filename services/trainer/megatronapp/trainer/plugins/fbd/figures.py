@@ -20,6 +20,8 @@ from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.models.sizes import ffn_hidden_size
 from megatronapp.trainer.plugins.fbd.roles import Grid
 
+CPU_SPEED = 0.005
+"""Of a forward rank on CPUs that is not said to be faster: 2 TFLOP/s, a server's cores with bf16 units, against 400."""
 GPT_VOCABULARY = 50304
 """For memory: the tokenizer is not open yet."""
 
@@ -36,8 +38,11 @@ class Devices:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Devices:
+        speed = args.fbd_forward_speed
+        if speed is None:
+            speed = CPU_SPEED if args.fbd_forward_on_cpus else 1.0
         return cls(
-            forward_speed=args.fbd_forward_speed,
+            forward_speed=speed,
             forward_memory_gib=args.fbd_forward_memory_gib,
             memory_gib=args.fbd_memory_gib,
             link_gbps=args.fbd_link_gbps,

@@ -20,6 +20,7 @@ from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParall
 from megatronapp.core.pipeline.partition import Partition
 from megatronapp.core.pipeline.recompute import ON_THE_WAY
 from megatronapp.trainer.pipeline.linears import Product, Wgrad, route_linears
+from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.fbd.link import Link, twins_of
 from megatronapp.trainer.plugins.fbd.pending import Kind, Pending
 
@@ -82,14 +83,7 @@ class SentLinears:
                 self._link.wait_sent(sent.popleft())
 
 
-class _Port:
-    """What both sides' ports do with weight gradients: nothing is put off."""
-
-    def take(self, wgrad: Wgrad, *, hides: bool) -> Sequence[Wgrad]:
-        return [wgrad]
-
-
-class _Sender(_Port):
+class _Sender:
     def __init__(self, linears: SentLinears, linear: Linear) -> None:
         self._linears, self._linear = linears, linear
 
@@ -101,6 +95,9 @@ class _Sender(_Port):
         self._linears.send(self._linear, made)
         return made
 
+    def take(self, wgrad: Wgrad, *, hides: bool) -> Sequence[Wgrad]:
+        return [wgrad]
+
 
 Arriving = dict[int, tuple[Pending, torch.Tensor]]
 """By the linear's module (its id)."""
@@ -109,8 +106,16 @@ Arriving = dict[int, tuple[Pending, torch.Tensor]]
 class ReceivedLinears:
     """The backward rank's side. Outside `of` layers are megatron-core's own."""
 
-    def __init__(self, link: Link, partition: Partition, chunks: Sequence[torch.nn.Module], tokens: int) -> None:
-        """tokens: of the sequence, whole over the tensor ranks."""
+    def __init__(
+        self,
+        link: Link,
+        partition: Partition,
+        chunks: Sequence[torch.nn.Module],
+        tokens: int,
+        wgrad: DeferredWgrad | None,
+    ) -> None:
+        """tokens: of the sequence, whole over the tensor ranks. wgrad: what puts off weight gradients, if they are."""
+        self.wgrad = wgrad
         self._link, self._partition, self._tokens = link, partition, tokens
         self._posted: dict[tuple[int, int], Arriving] = {}
         self._current: Arriving | None = None
@@ -157,7 +162,7 @@ class ReceivedLinears:
         return self._link.receive(tensor, twin, Kind.LINEARS, **tag), tensor
 
 
-class _Receiver(_Port):
+class _Receiver:
     def __init__(self, linears: ReceivedLinears, linear: Linear) -> None:
         self._linears, self._linear = linears, linear
 
@@ -166,3 +171,7 @@ class _Receiver(_Port):
 
     def output(self, product: Product) -> torch.Tensor:
         return self._linears.take(self._linear)
+
+    def take(self, wgrad: Wgrad, *, hides: bool) -> Sequence[Wgrad]:
+        put_off = self._linears.wgrad
+        return [wgrad] if put_off is None else put_off.take(wgrad, hides=hides)

@@ -10,7 +10,7 @@ from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline import placement
 from megatronapp.core.pipeline.disaggregation.mapping import Mapping
 from megatronapp.core.pipeline.partition import Mode, Partition
-from megatronapp.core.pipeline.recompute import least_slots
+from megatronapp.core.pipeline.recompute import least_slots, split_where_it_helps
 from megatronapp.trainer.config import CheckpointConfig, TrainerConfig
 from megatronapp.trainer.layout import FIRST, LAST, Layout, stage_layers
 from megatronapp.trainer.plugins.fbd.figures import Devices, figures, receive_bytes
@@ -25,6 +25,7 @@ FORWARD_TENSOR = "--forward-tensor-model-parallel-size"
 FORWARD_PIPELINE = "--forward-pipeline-model-parallel-size"
 SLOTS = "--fbd-slots"
 APART = "--fbd-roles-apart"
+CPUS = "--fbd-forward-on-cpus"
 MODE = "--fbd-mode"
 AUTO = "auto"
 
@@ -45,6 +46,8 @@ class Plan:
     receive_bytes: int
     """Of what a backward rank takes ahead: so much memory its engine has to keep, or it makes and gives up some for
     every message."""
+    forward_on_cpus: bool
+    """Forward ranks use no GPU, also where their host has some."""
 
     @classmethod
     def of(cls, args: argparse.Namespace, world_size: int) -> Plan:
@@ -61,9 +64,11 @@ class Plan:
         pipeline = placement.Layout(
             stages=layout.pipeline, chunks=layout.virtual or 1, microbatches=layout.microbatches
         )
+        if config.model.transformer_impl == "local":
+            pipeline = split_where_it_helps(pipeline, backward.tensor)
         partition = Partition.of(config.model.num_layers, pipeline, forward.pipeline, mode)
         tokens = config.training.seq_length // layout.context
-        own = _forward_config(config, forward)
+        own = _forward_config(config, forward, on_cpus=args.fbd_forward_on_cpus)
         slots = _slots(args, pipeline, mode)
         mapping = Mapping(mode, forward.tensor, forward.pipeline, slots)
         return cls(
@@ -86,6 +91,7 @@ class Plan:
             ),
             slots=slots,
             receive_bytes=receive_bytes(config, layout, mapping),
+            forward_on_cpus=args.fbd_forward_on_cpus,
         )
 
 
@@ -114,6 +120,7 @@ def refuse_without_switch(args: argparse.Namespace) -> None:
         SLOTS: args.fbd_slots is not None,
         MODE: args.fbd_mode is not None,
         APART: args.fbd_roles_apart,
+        CPUS: args.fbd_forward_on_cpus,
     }
     for flag, is_given in given.items():
         if is_given:
@@ -150,8 +157,18 @@ def _refuse(args: argparse.Namespace, config: TrainerConfig, forward: Grid) -> N
             f"{SWITCH} sends weights before the next step begins, when --overlap-param-gather has not gathered them: "
             "leave that out"
         )
+    if args.fbd_forward_on_cpus:
+        _refuse_on_cpus(config)
     if forward.tensor != config.parallel.tensor_model_parallel_size:
         _refuse_other_tensor_size(config, forward.tensor)
+
+
+def _refuse_on_cpus(config: TrainerConfig) -> None:
+    """What CPUs draw otherwise than GPUs, or can't run."""
+    if config.model.hidden_dropout > 0 or config.model.attention_dropout > 0:
+        raise UsageError(f"{CPUS} can't draw dropout as GPUs do: give --hidden-dropout 0 and --attention-dropout 0")
+    if config.model.transformer_impl != "local":
+        raise UsageError(f"{CPUS} needs megatron-core's own layers: give --transformer-impl local")
 
 
 def _refuse_other_tensor_size(config: TrainerConfig, tensor: int) -> None:
@@ -229,11 +246,12 @@ def _refuse_linears(config: TrainerConfig, forward: Grid) -> None:
         raise UsageError(f"{mode} runs {MOST_LAYERS} layers at most, not {config.model.num_layers}: leave {MODE} out")
 
 
-def _forward_config(config: TrainerConfig, grid: Grid) -> TrainerConfig:
+def _forward_config(config: TrainerConfig, grid: Grid, *, on_cpus: bool) -> TrainerConfig:
     """Its own sizes; nothing of optimizer and checkpoints; the vocabulary padded as the backward world pads it."""
     padding = math.lcm(config.model.make_vocab_size_divisible_by, config.parallel.tensor_model_parallel_size)
     parallel = replace(
         config.parallel,
+        distributed_backend="gloo" if on_cpus else config.parallel.distributed_backend,
         tensor_model_parallel_size=grid.tensor,
         pipeline_model_parallel_size=grid.pipeline,
         decoder_first_pipeline_num_layers=None,

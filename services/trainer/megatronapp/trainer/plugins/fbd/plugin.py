@@ -23,6 +23,7 @@ from megatronapp.trainer.keyed_dropout import KeyedDropout, KeyedStates
 from megatronapp.trainer.pipeline.alone import NoTransport
 from megatronapp.trainer.pipeline.lost_peers import LostPeers
 from megatronapp.trainer.pipeline.port import PipelineMessages
+from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.base import (
     ForwardStep,
     Plugin,
@@ -34,13 +35,14 @@ from megatronapp.trainer.plugins.base import (
 )
 from megatronapp.trainer.plugins.fbd import plan as flags
 from megatronapp.trainer.plugins.fbd.backward import Inputs, RecomputeSchedule
+from megatronapp.trainer.plugins.fbd.figures import CPU_SPEED
 from megatronapp.trainer.plugins.fbd.forward import STOP_KEY, ForwardLoop
 from megatronapp.trainer.plugins.fbd.linears import ReceivedLinears
 from megatronapp.trainer.plugins.fbd.link import Go, Link
 from megatronapp.trainer.plugins.fbd.ordered_step import step_in_order
 from megatronapp.trainer.plugins.fbd.pending import Kind
 from megatronapp.trainer.plugins.fbd.plan import Plan
-from megatronapp.trainer.plugins.fbd.roles import Role
+from megatronapp.trainer.plugins.fbd.roles import Role, Roles
 from megatronapp.trainer.plugins.fbd.weights import Sending, shared_parameters
 from megatronapp.trainer.worlds import World
 
@@ -106,12 +108,23 @@ class FbdPlugin(Plugin):
             help="number all backward ranks before the forward ranks, so that each have nodes of their own (default: "
             "a replica's ranks lie together)",
         )
+        group.add_argument(
+            flags.CPUS,
+            action="store_true",
+            help="forward ranks run on CPUs, beside backward ranks on GPUs: for stages that are small",
+        )
 
     @staticmethod
     def _add_figures(group: argparse._ArgumentGroup) -> None:
         """What auto and warnings reckon with."""
+        group.add_argument(
+            "--fbd-forward-speed",
+            type=float,
+            metavar="X",
+            help="speed of a forward device; 1 is a backward device's, for --fbd-mode auto and warnings (default: 1; "
+            f"{CPU_SPEED:g} on CPUs)",
+        )
         for name, default, text in (
-            ("forward-speed", 1.0, "speed of a forward device; 1 is a backward device's"),
             ("forward-memory-gib", 141.0, "memory of a forward device"),
             ("memory-gib", 141.0, "memory of a backward device"),
             ("link-gbps", 400.0, "Gbit/s of a forward device's link, each way"),
@@ -135,11 +148,13 @@ class FbdPlugin(Plugin):
             world=World(ranks=ranks, rank=ranks.index(environment.rank), name=str(role)),
             p2p_transport="native",
         )
+        if plan.forward_on_cpus:
+            prepared = _beside_cpus(prepared, plan.roles)
         if role is Role.BACKWARD:
             return prepared
         return replace(
             prepared,
-            environment=replace(environment, checkpoint_dir=""),  # checkpoints are the backward world's
+            environment=replace(prepared.environment, checkpoint_dir=""),  # checkpoints are the backward world's
             config=plan.forward,
             own_layout=plan.forward_layout,
         )
@@ -193,6 +208,16 @@ class FbdPlugin(Plugin):
             self._lost_peers.stop()
 
 
+def _beside_cpus(prepared: Preparation, roles: Roles) -> Preparation:
+    """Forward ranks see no GPU; a host's GPUs are counted by its backward ranks alone."""
+    environment = prepared.environment
+    if prepared.role == Role.FORWARD:
+        return replace(prepared, variables={**prepared.variables, "CUDA_VISIBLE_DEVICES": ""})
+    first = environment.rank - environment.local_rank
+    before = sum(roles.place(rank).role is Role.BACKWARD for rank in range(first, environment.rank))
+    return replace(prepared, environment=replace(environment, local_rank=before))
+
+
 class ForwardPlugin(FbdPlugin):
     """Of a rank in the forward world."""
 
@@ -230,6 +255,7 @@ class BackwardPlugin(FbdPlugin):
         self._dropout = None if self._seed is None else KeyedDropout(self._seed, context.device)
         self._inputs = Inputs(self._link, self._plan.partition, *self._plan.sequences, self._plan.slots)
         self._linears: ReceivedLinears | None = None
+        self._wgrad = DeferredWgrad() if self._plan.partition.backward.split else None
         self._args = args
         self._optimizer: Any = None
         self._loaded = self._weights_due = False
@@ -241,14 +267,16 @@ class BackwardPlugin(FbdPlugin):
         self._chunks = chunks
         partition, (_, sequence) = self._plan.partition, self._plan.sequences
         if partition.mode is Mode.LINEARS:
-            self._linears = ReceivedLinears(self._link, partition, chunks, sequence.tokens)
+            self._linears = ReceivedLinears(self._link, partition, chunks, sequence.tokens, self._wgrad)
+        elif self._wgrad is not None:
+            self._wgrad.install(chunks)
 
     def forward_step(self, function: ForwardStep) -> ForwardStep:
         return function if self._dropout is None else self._dropout.wrap(function)
 
     def schedule(self, function: ScheduleFunction) -> ScheduleFunction:
         self._store.set(DATA_KEY, "1")  # a schedule is made when the data is there
-        recompute = RecomputeSchedule(function, self._messages(), self._inputs, self._linears)
+        recompute = RecomputeSchedule(function, self._messages(), self._inputs, self._linears, self._wgrad)
 
         def run(**kwargs: Any) -> Any:
             losses = recompute(**kwargs)
@@ -263,7 +291,8 @@ class BackwardPlugin(FbdPlugin):
         return self._context.pipeline or PipelineMessages(NoTransport(), group, self._context.world)
 
     def training_begin(self, step: int, consumed_samples: int, *, loaded: bool) -> None:
-        self._consumed_samples, self._loaded = consumed_samples, loaded  # which the forward world begins with
+        # What the forward world begins with; CPUs draw other first weights than GPUs.
+        self._consumed_samples, self._loaded = consumed_samples, loaded or self._plan.forward_on_cpus
         # Now: the wrapped model has moved the parameters to where they stay.
         parameters = shared_parameters(self._chunks, self._transformer, self._plan.partition)
         self._sending = Sending(self._link, self._plan.partition, parameters)
