@@ -1,5 +1,5 @@
-"""What is recorded on GPUs: two or four ranks of which one computes 5, 10 or 20 % slower, has a slow link or a neighbour
-on its GPU, stands still, is stopped, dies or calls something else, and clean runs, with NCCL's own operations.
+"""What is recorded on GPUs: two or four ranks of which one computes 5, 10 or 20 % slower, has a slow link or a
+neighbour on its GPU, stands still, is stopped, dies or calls something else, and clean runs, with NCCL's operations.
 
     python -m bench.corpus record FOLDER --gpus 4 --within 150    # what four GPUs can record in 150 s
     python -m bench.corpus record FOLDER --gpus 2                 # what needs two alone
