@@ -229,6 +229,9 @@ async def test_principal_components_of_all_steps_are_numpys(scope: Served) -> No
     assert told["axes"] == ["row", "component"]
     assert found.shape == (len(rows), 2)
     assert np.allclose((found**2).sum(0), values[:2] ** 2, rtol=1e-3)
+    places = np.frombuffer(frames[1].sections[Section.ROWS], "<u4").reshape(-1, 4)
+    assert {tuple(each) for each in places[:, :2].tolist()} == {(0, 1), (0, 2)}  # of one generation, both steps
+    assert places[:16, 2].tolist() == [0] * 8 + [1] * 8
 
 
 async def test_a_generation_is_compared_with_another(scope: Served) -> None:
