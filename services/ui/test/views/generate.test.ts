@@ -137,12 +137,12 @@ describe('generation', () => {
   })
 
   it('takes prompts and settings from the address, and writes them there', async () => {
-    const shown = await open('?q=The+king%0AA+river&temperature=0&beam=2&stop=.%2C%5Cn')
+    const shown = await open('?q=The+king%0AA+river&temperature=0&beam=2&bos=1&stop=.%2C%5Cn')
     expect(shown.element.querySelector('textarea')?.value).toBe('The king\nA river')
     await shown.until(() => !button(shown, 'Generate').disabled)
     button(shown, 'Generate').click()
     await shown.until(() => scope.generation.requests.length)
-    expect(scope.generation.requests).toMatchObject([{ prompts: ['The king', 'A river'], beam_width: 2, stop_words: ['.', '\n'], sampling: { temperature: 0 } }])
+    expect(scope.generation.requests).toMatchObject([{ prompts: ['The king', 'A river'], beam_width: 2, add_bos: true, stop_words: ['.', '\n'], sampling: { temperature: 0 } }])
     const field = shown.element.querySelector('textarea')!
     field.value = 'Once'
     field.dispatchEvent(new Event('input'))
