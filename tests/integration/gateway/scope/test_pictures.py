@@ -70,6 +70,20 @@ async def test_reductions_over_split_axes_are_those_of_the_whole(
         assert np.allclose(decode(frame).array, whole.mean(-1).max(-1), rtol=1e-5)
 
 
+async def test_megascopes_words_show_what_they_showed(scope: Served) -> None:
+    async with attached(address(scope), ranks(tensor=2)) as pods, viewing(scope) as viewer:
+        asked = "MLP1_mat_mul | batch(0) | pixels(4) | data.mean(dim=-1)"
+        told = await viewer.subscribe(1, asked, quantizer="f32", credits=4)
+        for rank in pods:
+            await rank.asked(1)
+            await rank.step(3)
+        frames = {frame.layer: frame for frame in [await viewer.frame() for _ in range(4)]}
+
+    whole = values_of(whole_site("mlp.fc1"), 2, 3)[0]
+    assert told["shape"] == [8, 4]
+    assert np.allclose(decode(frames[2]).array, whole.reshape(8, 4, 8).mean(-1), atol=1e-6)
+
+
 async def test_what_one_rank_has_whole_is_asked_of_it_alone_and_passes_through(scope: Served) -> None:
     async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
         await viewer.subscribe(1, "layers[2].attn.probs | head(3) | batch(1)")
@@ -229,6 +243,9 @@ async def test_principal_components_of_all_steps_are_numpys(scope: Served) -> No
     assert told["axes"] == ["row", "component"]
     assert found.shape == (len(rows), 2)
     assert np.allclose((found**2).sum(0), values[:2] ** 2, rtol=1e-3)
+    places = np.frombuffer(frames[1].sections[Section.ROWS], "<u4").reshape(-1, 4)
+    assert {tuple(each) for each in places[:, :2].tolist()} == {(0, 1), (0, 2)}  # of one generation, both steps
+    assert places[:16, 2].tolist() == [0] * 8 + [1] * 8
 
 
 async def test_a_generation_is_compared_with_another(scope: Served) -> None:
