@@ -43,8 +43,15 @@ class GroupedExperts(SequentialMLP):
 
     def _product(self, linear: str, counts: Sequence[int], tokens: torch.Tensor) -> tuple[torch.Tensor, None]:
         """What megatron-core's linear layers return: the product, and a bias."""
-        weights = [getattr(expert, linear).weight for expert in self.local_experts]
+        weights = [_weight_for(getattr(expert, linear), tokens) for expert in self.local_experts]
         return GroupedProduct.apply(tokens, counts, *weights), None
+
+
+def _weight_for(linear: torch.nn.Module, tokens: torch.Tensor) -> Any:
+    """As a call of the layer would begin: with --overlap-param-gather its weight may still be on the way."""
+    for hook in linear._forward_pre_hooks.values():
+        hook(linear, (tokens,))
+    return linear.weight
 
 
 class GroupedProduct(torch.autograd.Function):
