@@ -114,6 +114,20 @@ async def test_texts_of_tokens_are_those_of_all_replicas_and_one_rank_of_each_se
     assert unpack_texts(frame.sections[Section.TOKEN_TEXTS]) == {1: " the", 2: "\u202e", 3: "<script>"}
 
 
+async def test_texts_of_a_sequence_that_context_ranks_share_are_put_together(scope: Served) -> None:
+    async with attached(address(scope), ranks(tensor=1, pipeline=1, context=2)) as pods, viewing(scope) as viewer:
+        pods[0].beside[Section.TOKEN_TEXTS] = pack_texts({1: " the", 4: " end"})  # the first and the last stretch
+        pods[1].beside[Section.TOKEN_TEXTS] = pack_texts({2: " king", 3: " slept"})
+        await viewer.subscribe(1, "tokens | batch(0)")
+        for rank in pods:
+            await rank.asked(1)
+            await rank.step(3)
+        frame = await viewer.frame()
+
+    assert np.array_equal(decode(frame).array, values_of(whole_site("tokens"), None, 3)[0])
+    assert unpack_texts(frame.sections[Section.TOKEN_TEXTS]) == {1: " the", 2: " king", 3: " slept", 4: " end"}
+
+
 async def test_each_replica_is_shown_by_itself_beside_all_together(scope: Served) -> None:
     together = "layers[1].resid_post | stats(mean,std)"
     async with attached(address(scope), ranks(tensor=2, pipeline=1, data=2)) as pods, viewing(scope) as viewer:
