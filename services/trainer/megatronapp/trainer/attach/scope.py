@@ -14,8 +14,8 @@ from megatronapp.trainer.attach.messages import say_once
 from megatronapp.trainer.borders import Border, Borders
 
 if TYPE_CHECKING:
-    from megatronapp.trainer.attach.session import Session
     from megatronapp.trainer.plugins.base import Plugin, PluginContext
+    from megatronapp.trainer.plugins.chain import PluginChain
 
 
 class LateScope:
@@ -58,24 +58,30 @@ class LateScope:
             plugin.models(models)
         return plugin
 
-    def after(self, session: Session) -> None:
-        """The end of a step, on every rank: a border, where one of them has asked for it."""
+    def after(self, step: int, chain: PluginChain, chunks: Sequence[Any]) -> bool:
+        """The step's end, on every rank: a border, where one of them has asked for it. Returns whether there may be
+        another one."""
         try:
-            border = self._borders.after(session.step)
-            if Border.PLUGINS in border or session.chain.border_due(session.step):
-                self._border(session)
+            border = self._borders.after(step)
+            if Border.PLUGINS in border or chain.border_due(step):
+                _border(step, chain, chunks)
         except Exception as error:  # noqa: BLE001
-            session.scope = None
             say_once(f"MegaScope does nothing more: {type(error).__name__}: {error}")
+            return False
+        return True
 
-    def _border(self, session: Session) -> None:
-        from megatron.core.utils import get_model_config
 
-        from megatronapp.trainer.newest_weights import newest_weights
+def _border(step: int, chain: PluginChain, chunks: Sequence[Any]) -> None:
+    from megatron.core.utils import get_model_config
 
-        chunks = session.models or []
-        with session.phase(Phase.PAUSE), newest_weights(chunks, get_model_config(chunks[0])):
-            session.chain.border(session.step)
+    from megatronapp.trainer.newest_weights import newest_weights
+
+    chain.phase_begin(Phase.PAUSE)
+    try:
+        with newest_weights(chunks, get_model_config(chunks[0])):
+            chain.border(step)
+    finally:
+        chain.phase_end(Phase.PAUSE)
 
 
 def unseen(chunks: Sequence[Any], models: Sequence[Any]) -> str:

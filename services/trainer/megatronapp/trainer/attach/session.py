@@ -93,8 +93,8 @@ class Session:
             return
         self._open = False
         self.chain.step_end(self.step, progress)
-        if self.scope is not None:
-            self.scope.after(self)
+        if self.scope is not None and not self.scope.after(self.step, self.chain, self.models or ()):
+            self.scope = None
         if self.degree is Degree.COLLECTIVES:
             self._has_steps()
 
