@@ -26,7 +26,7 @@ from tests.integration.trainer.plugins.scan.traced import RankTrace, read
 from tests.support.attached import Ended, every_step, run, start
 from tests.support.attached_hangs import first_hang
 from tests.support.cluster import wait_until
-from tests.support.pretrain import FLAGS, logged, same_bits, saving, weights
+from tests.support.pretrain import FLAGS, ON_CPU, logged, same_bits, saving, weights
 
 pytestmark = [
     pytest.mark.gpu,
@@ -55,7 +55,6 @@ LONG_RUN, FAULT_FROM, CULPRIT = 160, 61, 1
 SLOW = f"faults:\n  - {{kind: slow_compute, ranks: [{CULPRIT}], from_step: {FAULT_FROM}, effect_ratio: 1.5}}\n"
 HANG = f"faults:\n  - {{kind: hang, side: host, ranks: [{CULPRIT}], from_step: {FAULT_FROM}}}\n"
 PATIENCE_SECONDS = 240.0
-ON_CPU = Path(__file__).parents[1] / "support" / "megatron_lm_on_cpu.py"
 
 
 def pretrain(data: Path, folder: Path, flags: str, steps: int, **options: Any) -> Ended:

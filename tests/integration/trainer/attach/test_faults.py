@@ -9,7 +9,7 @@ import pytest
 
 from megatronapp.core.findings import Cause
 from megatronapp.detector.analyze import analyze
-from tests.support import accelerate
+from tests.support import accelerate, pretrain
 from tests.support.attached import SCRIPTS, run, start
 from tests.support.attached_hangs import first_hang
 
@@ -24,6 +24,7 @@ LOOPS = {
 }
 """Script and arguments, by the name that the command gives the job. CPU ranks page when they were slow for two seconds:
 steps of 15 ms must be many."""
+GPT = "team/gpt"
 PATIENCE_SECONDS = 240.0
 
 
@@ -67,3 +68,38 @@ async def test_a_hang_is_told_and_its_rank_where_collectives_are_seen(
     assert found is not None, output
     assert list(found.ranks) == named
     assert (found.cause is Cause.UNKNOWN) == (named == [])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_slow_rank_of_pretrain_gpt_is_named(shared_data: Path, tmp_path: Path) -> None:
+    attach = ["--job", GPT, "--trace-dir", str(tmp_path), *scenario(tmp_path, of_two(SLOW))]
+    arguments = [*pretrain.script(shared_data, tmp_path, "data", 2 * STEPS), "--eval-interval=1000"]
+
+    ended = run(*arguments, **pretrain.in_environment(shared_data, {"attach": attach, "timeout": 400.0}))
+
+    assert ended.code == 0, ended.output
+    report = analyze(tmp_path / GPT / "attempt-1")
+    told = [(str(finding.kind), list(finding.ranks), finding.page) for finding in report.findings]
+    assert [each for each in told if each[-1]] == [("slow_gpu", [1], True)], told
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("layout", ["data", "pipeline"])
+async def test_the_rank_of_pretrain_gpt_that_hangs_is_named(shared_data: Path, tmp_path: Path, layout: str) -> None:
+    arguments = pretrain.script(shared_data, tmp_path, layout, 100 * STEPS)
+
+    def begin(platform: list[str]) -> subprocess.Popen[str]:
+        attach = ["--job", GPT, *platform, *scenario(tmp_path, of_two(HANG))]
+        return start(*arguments, **pretrain.in_environment(shared_data, {"attach": attach}))
+
+    found, output = await first_hang(tmp_path, begin, PATIENCE_SECONDS)
+
+    assert found is not None, output
+    assert list(found.ranks) == [1]
+
+
+def of_two(text: str) -> str:
+    """A scenario, of the second of two ranks."""
+    return text.replace(f"ranks: [{CULPRIT}]", "ranks: [1]")
