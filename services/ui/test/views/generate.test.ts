@@ -6,6 +6,7 @@ import type { Mounted } from '../support/mount'
 import { mountPage } from '../support/mount'
 import type { FakeScope } from '../support/scope'
 import { World } from '../support/world'
+import measured from '../../../../tests/data/scope/first_look.json'
 
 let page: Mounted | undefined
 let gateway: FakeGateway
@@ -82,6 +83,15 @@ describe('generation', () => {
     expect(shown.element.querySelector('[role=application]')?.getAttribute('aria-label')).toContain('5 × 32 values')
     // Nothing is asked for anew: all prompts' rows are there.
     expect([shown.router.currentRoute.value.query.p].flat()).toEqual(['layers[0].resid_post'])
+  })
+
+  it('looks first at what its cost is measured with', async () => {
+    const shown = await open()
+    await ask(shown, 'one\ntwo\nthree\nfour')
+    await shown.until(() => scope.subscribed.length === 3)
+    const { id: request } = scope.generation.requests[0] as { id: string }
+    expect(scope.subscribed.every((one) => one.request === request)).toBe(true)
+    expect(scope.subscribed.map(({ expression, width, height, maxFps, credits }) => ({ expression, width, height, maxFps, credits }))).toEqual(measured)
   })
 
   it('pauses, steps and cancels', async () => {
