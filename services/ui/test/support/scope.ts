@@ -76,7 +76,11 @@ export class FakeScope {
 
   /** Expressions that viewers look at. */
   get asked(): string[] {
-    return [...this.viewers].flatMap(({ subscriptions }) => [...subscriptions.values()].map(({ asked }) => asked.expression))
+    return this.subscribed.map(({ expression }) => expression)
+  }
+
+  get subscribed(): Subscribe[] {
+    return [...this.viewers].flatMap(({ subscriptions }) => [...subscriptions.values()].map(({ asked }) => asked))
   }
 
   /** One more step of the training, unless it is paused. */

@@ -6,6 +6,7 @@ import type { Mounted } from '../support/mount'
 import { mountPage } from '../support/mount'
 import type { FakeScope } from '../support/scope'
 import { World } from '../support/world'
+import measured from '../../../../tests/data/scope/first_look.json'
 
 let page: Mounted | undefined
 let gateway: FakeGateway
@@ -113,6 +114,15 @@ describe('generation', () => {
     const lines = (await saved[0].text()).split('\r\n')
     expect(lines[0]).toMatch(/^token \\ chan,0,1,/)
     expect(lines.slice(1, 3).map((one) => one.split(',')[0])).toEqual(['0 The', '1  king'])
+  })
+
+  it('looks first at what its cost is measured with', async () => {
+    const shown = await open()
+    await ask(shown, 'one\ntwo\nthree\nfour')
+    await shown.until(() => scope.subscribed.length === 3)
+    const { id: request } = scope.generation.requests[0] as { id: string }
+    expect(scope.subscribed.every((one) => one.request === request)).toBe(true)
+    expect(scope.subscribed.map(({ expression, width, height, maxFps, credits }) => ({ expression, width, height, maxFps, credits }))).toEqual(measured)
   })
 
   it('pauses, steps and cancels', async () => {
