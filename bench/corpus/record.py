@@ -111,12 +111,15 @@ def record(root: Path, chosen: Sequence[Case], kit: Kit, until: float = math.inf
 
 
 def _played(case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path) -> Label:
-    """Raises DataError where the recording does not reach the fault."""
+    """Raises DataError where the recording does not reach the fault, or the job ends by it and does not stand."""
     ranks, neighbours = _start(case, kit, process, folder)
     try:
         injected = _until_over(case, kit, folder, ranks)
+        ended = all(rank.exitcode is not None for rank in ranks)
     finally:
         _kill([*ranks, *neighbours])
+    if ended:
+        raise DataError("all ranks ended by themselves, as gloo's do that get more bytes than they expect")
     if isinstance(case, FromOutside) and injected is None:
         raise DataError(f"step {FROM_STEP} was not reached")
     faults = (injected,) if injected is not None else tuple(_injected(fault, folder) for fault in case.scenario.faults)

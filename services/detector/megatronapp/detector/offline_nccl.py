@@ -82,12 +82,12 @@ def _slow_port(slow: SlowPort) -> Suspicion:
 def _stalled_sends(stalled: Sequence[SlowPort]) -> Iterator[Suspicion]:
     """Of each rank, and the rank that it sent to; where both ends of a link have stalled, of the two together."""
     pairs = {(each.port.last.rank, each.port.last.peer) for each in stalled}
-    told = defaultdict[tuple[int, ...], list[SlowPort]](list)
+    by_ranks = defaultdict[tuple[int, ...], list[SlowPort]](list)
     for each in stalled:
         rank, peer = each.port.last.rank, each.port.last.peer
         both = peer is not None and (peer, rank) in pairs
-        told[tuple(sorted({rank, peer})) if peer is not None and both else (rank,)].append(each)
-    for ranks, sends in told.items():
+        by_ranks[tuple(sorted({rank, peer})) if peer is not None and both else (rank,)].append(each)
+    for ranks, sends in by_ranks.items():
         said = " ".join(map(_stalled_text, sends))
         yield _of_ports(Kind.HANG, ranks, 1.0, math.inf, said)
 

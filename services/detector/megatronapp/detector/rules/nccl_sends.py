@@ -61,7 +61,7 @@ def located(
         several = len(ranks) >= CARDS or 1 < len(ranks) >= sum(node_of(rank) == node for rank in nccl.waits) / 2
         if several and node:
             yield SlowSends(
-                _worst(senders, ranks), ranks, ranks, f"What {_said(ranks)} of node {node} send over the network"
+                _worst(senders, ranks), ranks, ranks, f"What {_ranks_named(ranks)} of node {node} send over the network"
             )
         else:
             for rank in ranks:
@@ -87,7 +87,7 @@ def _links(nccl: NcclView, senders: Mapping[int, _Sender]) -> Iterator[SlowSends
         blamed[culprits(_path(pair), paths, cleared)].append(pair)
     for ranks, pairs in blamed.items():
         own = tuple(sorted({sender for sender, _ in pairs}))
-        yield SlowSends(_worst(senders, own), tuple(sorted(ranks)), own, f"What {_pairs_said(pairs)}")
+        yield SlowSends(_worst(senders, own), tuple(sorted(ranks)), own, f"What {_pairs_named(pairs)}")
 
 
 def _path(pair: tuple[int, int]) -> Path:
@@ -110,11 +110,11 @@ def _of_card(rank: int, sender: _Sender) -> str:
     return f"What rank {rank} sends over the network" + (f", all of it to rank {only}," if only is not None else "")
 
 
-def _said(ranks: Sequence[int]) -> str:
+def _ranks_named(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
-def _pairs_said(pairs: Sequence[tuple[int, int]]) -> str:
+def _pairs_named(pairs: Sequence[tuple[int, int]]) -> str:
     first, *others = (
         f"rank {sender} {verb} rank {receiver}" for (sender, receiver), verb in zip(pairs, _VERBS, strict=False)
     )
