@@ -56,7 +56,7 @@ def read(text: str) -> Expression:
     own = [each for each in operations if _PIXELS.fullmatch(each) or _CODE.match(each)]
     if len(text) > MAX_CHARACTERS or (selector not in SITES and not own):
         return parse(text)
-    given = [int(found[1]) for each in own if (found := _PIXELS.fullmatch(each))]
+    given = [int(match[1]) for each in own if (match := _PIXELS.fullmatch(each))]
     methods = [each for each in own if _CODE.match(each)]
     if len(given) > 1 or len(methods) > 1:
         raise ExpressionError("pixels and what is done to data are said twice", 0, "say each once")
