@@ -101,7 +101,7 @@ def test_a_frame_of_a_plain_loop_holds_what_its_layer_computed(tmp_path: Path) -
     """Whose schedule says how large a microbatch is."""
     with scope_gateway() as (gateway, address), ThreadPoolExecutor(1) as pool:
         gateway.pause_at_once(PAUSE, 1)
-        arguments = [SCRIPTS / "megatron_core_loop.py", 8, 2, f"kept={tmp_path}"]
+        arguments: list[Any] = [SCRIPTS / "megatron_core_loop.py", 8, 2, f"kept={tmp_path}"]
         running = pool.submit(run, *arguments, attach=["--scope"], environment={GATEWAY_ADDRESS: address})
         first = paused_before(gateway, running)
         gateway.show(1, [tap(1, "layers[*].resid_post")], RANKS)
