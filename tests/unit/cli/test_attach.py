@@ -14,12 +14,12 @@ from megatronapp.trainer.environment import GATEWAY_ADDRESS
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Variables of the command."""
     found: dict[str, str] = {}
 
-    def run(_: Sequence[str], variables: Mapping[str, str]) -> int:
-        found.update(variables)
+    def run(_: Sequence[str], given: Mapping[str, str]) -> int:
+        found.update(given)
         return 0
 
     here = local.LocalPlatform("127.0.0.1:7601", "token", "", "127.0.0.1:7602")
@@ -30,16 +30,16 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return found
 
 
-def test_the_platform_of_this_machine_is_told_of_the_run_and_shows_its_model(told: dict[str, str]) -> None:
+def test_the_platform_of_this_machine_is_told_of_the_run_and_shows_its_model(variables: dict[str, str]) -> None:
     assert CliRunner().invoke(app, ["attach", "--scope", "--", "torchrun", "x.py"]).exit_code == 0
 
-    assert told["MEGATRONAPP_COLLECTOR_ADDRESS"] == "127.0.0.1:7601"
-    assert told[GATEWAY_ADDRESS] == "127.0.0.1:7602"
+    assert variables["MEGATRONAPP_COLLECTOR_ADDRESS"] == "127.0.0.1:7601"
+    assert variables[GATEWAY_ADDRESS] == "127.0.0.1:7602"
 
 
-def test_a_gateway_that_was_named_is_kept(told: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_that_was_named_is_kept(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GATEWAY_ADDRESS, "gateway:7602")
 
     CliRunner().invoke(app, ["attach", "--scope", "--", "torchrun", "x.py"])
 
-    assert told[GATEWAY_ADDRESS] == "gateway:7602"
+    assert variables[GATEWAY_ADDRESS] == "gateway:7602"

@@ -50,20 +50,19 @@ def paused_before(gateway: ScopeGateway, running: Future[Ended]) -> int:
     return int(step)
 
 
-@pytest.mark.parametrize("layout", ["pipeline", "data"])
 def test_pretrain_gpt_is_paused_watched_disturbed_and_stepped(
-    shared_data: Path, tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The losses and the weights are those of a run that nobody looked at."""
     monkeypatch.syspath_prepend(shared_data / "megatron_lm")
-    plain = pretrain(shared_data, tmp_path / "plain", layout, STEPS)
+    plain = pretrain(shared_data, tmp_path / "plain", "pipeline", STEPS)
     assert plain.code == 0, plain.output
 
     with scope_gateway() as (gateway, address), ThreadPoolExecutor(1) as pool:
         gateway.pause_at_once(PAUSE, 1)
         attach = ["--job", "team/gpt", "--scope"]
         options: dict[str, Any] = {"attach": attach, "environment": {GATEWAY_ADDRESS: address}}
-        running = pool.submit(pretrain, shared_data, tmp_path / "attached", layout, STEPS, **options)
+        running = pool.submit(pretrain, shared_data, tmp_path / "attached", "pipeline", STEPS, **options)
         first = paused_before(gateway, running)
 
         kept = (f"layers[0].{kind}.mlp.linear_fc1.weight | stats(l2,nonfinite)" for kind in ("weight", "opt.exp_avg"))
@@ -71,7 +70,7 @@ def test_pretrain_gpt_is_paused_watched_disturbed_and_stepped(
         gateway.show(1, [tap(number, text) for number, text in enumerate(taps, 1)], RANKS)
         gateway.train("step", 0, RANKS, "step", steps=1, lease_seconds=LEASE_SECONDS)
         gateway.wait(lambda: ("paused", first) in gateway.states(), PATIENCE_SECONDS)
-        layers, microbatches = (2, 4) if layout == "pipeline" else (4, 2)
+        layers, microbatches = 2, 4  # of each stage
         gateway.wait(
             lambda: all(len(of_tap(gateway, rank, 1)) == layers * microbatches for rank in RANKS), PATIENCE_SECONDS
         )
@@ -101,7 +100,7 @@ def test_a_frame_of_a_plain_loop_holds_what_its_layer_computed(tmp_path: Path) -
     """Whose schedule says how large a microbatch is."""
     with scope_gateway() as (gateway, address), ThreadPoolExecutor(1) as pool:
         gateway.pause_at_once(PAUSE, 1)
-        arguments = [SCRIPTS / "megatron_core_loop.py", 8, 2, f"kept={tmp_path}"]
+        arguments: list[Any] = [SCRIPTS / "megatron_core_loop.py", 8, 2, f"kept={tmp_path}"]
         running = pool.submit(run, *arguments, attach=["--scope"], environment={GATEWAY_ADDRESS: address})
         first = paused_before(gateway, running)
         gateway.show(1, [tap(1, "layers[*].resid_post")], RANKS)

@@ -18,7 +18,7 @@ from megatronapp.trainer.plugins.base import Degree, Plugin, TimerHub
 from megatronapp.trainer.plugins.chain import PluginChain
 
 
-class Heard(Plugin):
+class Witness(Plugin):
     def __init__(self, name: str, events: list[str]) -> None:
         self.title = name
         self.events = events
@@ -62,14 +62,14 @@ class Model(torch.nn.Module):
 
 
 def session(plugin: Plugin | None, events: list[str], borders: Any = None) -> Session:
-    chain = PluginChain([Heard("scan", events), Heard("faults", events)])
+    chain = PluginChain([Witness("scan", events), Witness("faults", events)])
     scope = Made(plugin, borders or Asked())
     return Session(chain, TimerHub(), Degree.FULL, scope=scope)
 
 
 def test_it_stands_between_the_others_and_begins_the_step_that_runs() -> None:
     events: list[str] = []
-    session_ = session(Heard("scope", events), events)
+    session_ = session(Witness("scope", events), events)
     session_.begin(Bounds.SCRIPT)
 
     session_.see_models([Model()], {})
@@ -102,7 +102,7 @@ def test_a_border_that_fails_is_the_last_one_and_the_script_goes_on(capsys: pyte
             raise ConnectionError("the store is gone")
 
     events: list[str] = []
-    session_ = session(Heard("scope", events), events, cast(Borders, Gone()))
+    session_ = session(Witness("scope", events), events, cast(Borders, Gone()))
     session_.see_models([Model()], {})
 
     for step in (1, 2):
