@@ -77,7 +77,7 @@ class Measured:
             self.timings.add(number - len(WARM_UP) + 1, seconds)
 
     def report(self) -> dict[str, Any]:
-        watched = self._against_off("watched")
+        shown = self._against_off("watched")
         complete = self.frames > 0 and not self.dropped_frames and not self.taps_that_failed
         return {
             "device": self.device,
@@ -90,9 +90,9 @@ class Measured:
             "taps_that_failed": self.taps_that_failed,
             "token_seconds_off": round(self.timings.usual_seconds() / NEW_TOKENS, 6),
             "control": self._against_off("control"),
-            "watched": watched,
+            "watched": shown,
             "goal": GOAL,
-            "ok": complete and watched["interval_95"][1] <= GOAL,
+            "ok": complete and shown["interval_95"][1] <= GOAL,
         }
 
     def _against_off(self, mode: str) -> dict[str, Any]:
@@ -122,11 +122,11 @@ class AskingScope(ScopePlugin):
             self.measured.taps = [tap["expression"] for tap in taps]
         self._publish({"demand": {"revision": number + 1, "taps": taps}})
 
-    def note(self, *, watched: bool) -> None:
+    def note(self, *, shown: bool) -> None:
         """What has come of a request that has ended."""
         measured, queue = self.measured, self._viewer.queue
         measured.frames, measured.dropped_frames = queue.written, queue.dropped
-        measured.taps_that_failed += len(measured.taps) - len(self._viewer.readers) if watched else 0
+        measured.taps_that_failed += len(measured.taps) - len(self._viewer.readers) if shown else 0
 
 
 class AskingPort(ScopePort):
@@ -165,7 +165,7 @@ class AskingPort(ScopePort):
         if isinstance(event, Finished):
             self._under_way = False
             self._measured.add(self._number, time.perf_counter() - self._begun)
-            self._plugin.note(watched=self._mode == "watched")
+            self._plugin.note(shown=self._mode == "watched")
 
 
 def _request(number: int, limits: Limits, prompt_tokens: int) -> GenerationRequest:
