@@ -77,6 +77,7 @@ def main(root: Path, every: int = 1) -> int:
 
 def on_gpus(root: Path, devices: int, within: int | None = None) -> int:
     """Four GPUs record what needs four of them, and beside each other what needs two. Its files are packed."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting devices must not start CUDA: ranks are forks
     until = time.monotonic() + (within or math.inf)
     visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0,1,2,3").split(",")[:devices]
     pairs = [replace(TWO_GPUS, devices=",".join(visible[first : first + 2])) for first in range(0, devices, 2)]
@@ -119,7 +120,7 @@ def _played(case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path
     finally:
         _kill([*ranks, *neighbours])
     if ended:
-        raise DataError("all ranks ended by themselves, as gloo's do that get more bytes than they expect")
+        raise DataError("all ranks ended by themselves: see their logs, or gloo got more bytes than it expected")
     if isinstance(case, FromOutside) and injected is None:
         raise DataError(f"step {FROM_STEP} was not reached")
     faults = (injected,) if injected is not None else tuple(_injected(fault, folder) for fault in case.scenario.faults)
