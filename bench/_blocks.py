@@ -30,15 +30,20 @@ class Blocks:
     """First steps of a block, which are not counted."""
     on_demand: tuple[str, ...] = ()
     """Modes that run only where they are asked for."""
+    length: int = BLOCK
+    """Counted steps of a block."""
 
     def iterations(self, steps: int) -> int:
         """Of a run that counts at least so many steps of each mode."""
-        rounds = max(math.ceil(steps / BLOCK), 2)
-        return rounds * len(self.modes) * (BLOCK + self.settling) + 1
+        return self.steps(max(math.ceil(steps / self.length), 2)) + 1
+
+    def steps(self, rounds: int) -> int:
+        """Of so many rounds, counted or not."""
+        return rounds * len(self.modes) * (self.length + self.settling)
 
     def mode_of(self, step: int) -> tuple[str, int, bool]:
         """(mode, round, counted) of a step, which counts from 1."""
-        block, position = divmod(step - 1, BLOCK + self.settling)
+        block, position = divmod(step - 1, self.length + self.settling)
         turn, place = divmod(block, len(self.modes))
         order = random.Random(turn).sample(self.modes, len(self.modes))
         return order[place], turn, position >= self.settling

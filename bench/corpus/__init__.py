@@ -3,7 +3,7 @@
     case        the format, and how cases are read and written
     simulated   slow ranks and clean jobs, out of the proving ground's simulated steps
     standing    jobs that come to a stand, as their heartbeats tell
-    record      real ranks on this host's processors, with the fault injector
+    record      real ranks on this host's processors or GPUs (gpus), with the fault injector or from outside
     published   real jobs that others recorded, and wrote down what was wrong with them
     ours        a recording replayed through the detector's engine
     others      MegaScan's, Megatrace's and NVRx's rules, rebuilt from their descriptions

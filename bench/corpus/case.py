@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import lzma
+import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +23,8 @@ from megatronapp.detector.formats import tracefolder
 LABEL = "case.json"
 TRACES = "traces"
 MAX_LABEL_BYTES = 1 << 20
+PACKED = ".xz"
+"""Files of a case that is kept may end so."""
 
 _HANG = frozenset({FaultKind.HANG, FaultKind.KILL, FaultKind.SKIP_COLLECTIVE, FaultKind.WRONG_SIZE}) | {
     FaultKind.WRONG_ORDER
@@ -121,6 +127,36 @@ def read(folder: Path) -> Case:
     if len(attempts) != 1:
         raise DataError(f"{folder / TRACES} has {len(attempts)} attempts of a job; a case has one")
     return Case(label, attempts[0])
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Case]:
+    """A case whose files may be packed. Raises DataError for what is no case."""
+    packed = sorted((folder / TRACES).rglob(f"rank-*.pb{PACKED}"))
+    if not packed:
+        yield read(folder)
+        return
+    with tempfile.TemporaryDirectory() as place:
+        for file in (folder / LABEL, *packed):
+            unpacked = Path(place) / file.relative_to(folder).with_suffix("" if file.suffix == PACKED else file.suffix)
+            unpacked.parent.mkdir(parents=True, exist_ok=True)
+            _copy(file, unpacked)
+        yield read(Path(place))
+
+
+def pack(folder: Path) -> None:
+    """A case's files by xz, in place."""
+    for file in sorted((folder / TRACES).rglob("rank-*.pb")):
+        file.with_name(file.name + PACKED).write_bytes(lzma.compress(file.read_bytes()))
+        file.unlink()
+
+
+def _copy(file: Path, to: Path) -> None:
+    try:
+        with lzma.open(file) if file.suffix == PACKED else file.open("rb") as source, to.open("wb") as target:
+            shutil.copyfileobj(source, target)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise DataError(f"{file} can't be read: {error}") from error
 
 
 def find(root: Path) -> Iterator[Path]:

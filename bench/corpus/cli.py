@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from bench.corpus import others, ours, published, score, simulated, standing
-from bench.corpus.case import Label, find, read
+from bench.corpus.case import Label, find, opened
 from bench.corpus.ours import Verdict
 from bench.corpus.score import Score
 from bench.scale.seeds import RESULT_ROUND, TUNING
@@ -50,8 +50,8 @@ def _write(case: Planned, root: Path) -> None:
 
 
 def _judged(folder: Path) -> Judged:
-    case = read(folder)
-    return case.label, ours.judge(case), {name: others.name(case, rule) for name, rule in others.RULES.items()}
+    with opened(folder) as case:
+        return case.label, ours.judge(case), {name: others.name(case, rule) for name, rule in others.RULES.items()}
 
 
 def judge(root: Path, options: argparse.Namespace) -> int:
@@ -130,11 +130,7 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--round", type=int, default=RESULT_ROUND, help=f"of --result's seeds; default {RESULT_ROUND}")
     known.add_argument("--gpus", type=int, choices=(2, 4), help="record on so many GPUs, not on processors")
     known.add_argument(
-        "--part",
-        type=_part,
-        default=(0, 1),
-        metavar="N/OF",
-        help="of what --gpus records, as beside other GPUs; from 0",
+        "--within", type=_positive, help="seconds in which --gpus records what it can; default: all of it"
     )
     known.add_argument("--jobs", type=int, default=1, help="processes; give each a core")
     return known
@@ -144,13 +140,6 @@ def _positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise ValueError(text)
     return number
-
-
-def _part(text: str) -> tuple[int, int]:
-    number, _, parts = text.partition("/")
-    if not 0 <= int(number) < int(parts):
-        raise ValueError(text)
-    return int(number), int(parts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -171,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from bench.corpus import record
 
             if options.gpus:
-                return record.on_gpus(options.folder, options.gpus, options.part)
+                return record.on_gpus(options.folder, options.gpus, options.within)
             return record.main(options.folder, options.every)
         return judge(options.folder, options) if options.what in ("score", "all") else 0
     except (DataError, UsageError, ValueError) as error:

@@ -3,26 +3,29 @@ four on its GPUs.
 
     python -m bench.corpus record FOLDER            # all of them: a night of two cores that do nothing else
     python -m bench.corpus record FOLDER --every 20
-    python -m bench.corpus record FOLDER --gpus 4   # some twenty seconds a case
+    python -m bench.corpus record FOLDER --gpus 4   # some twenty seconds a case; two at once, of two GPUs each
 
 A case that is there already is left alone, so that a run that was ended goes on where it was.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import yaml
 
 from bench.corpus import gpus
-from bench.corpus.case import LABEL, TRACES, Injected, Label, Source, write_label
+from bench.corpus.case import LABEL, TRACES, Injected, Label, Source, find, pack, write_label
+from bench.corpus.outside import FromOutside
 from megatronapp.core.errors import DataError
 from megatronapp.core.scenario import Fault, FaultKind, Scenario
 from megatronapp.core.trace import file
@@ -32,6 +35,9 @@ from tests.faults.rank import main as rank_main
 from tests.support.ports import free_port
 
 CLEAN_STEPS, FAULT_STEPS = 120, 60
+POLL_SECONDS = 0.5
+CASE_SECONDS = 25.0
+"""Of one on GPUs, at most: none begins that would not be over in time."""
 KINDS = (FaultKind.SKIP_COLLECTIVE, FaultKind.WRONG_SIZE, FaultKind.WRONG_ORDER, FaultKind.KILL)
 JOB = "local/corpus"
 
@@ -46,6 +52,8 @@ class Kit:
     standing_seconds: float
     """A job in which nothing moves is recorded for so long."""
     start_seconds: float
+    devices: str = ""
+    """The GPUs, as CUDA_VISIBLE_DEVICES has them; empty: all, or none."""
 
 
 CPUS = Kit(WORLD, MODEL, ALL_LAYOUTS, standing_seconds=40.0, start_seconds=300.0)
@@ -67,26 +75,35 @@ def main(root: Path, every: int = 1) -> int:
     return record(root, cases()[::every], CPUS)
 
 
-def on_gpus(root: Path, devices: int, part: tuple[int, int]) -> int:
-    number, parts = part
-    chosen, kit = (gpus.OF_TWO, TWO_GPUS) if devices == 2 else (gpus.OF_FOUR, FOUR_GPUS)
-    return record(root, chosen[number::parts], kit)
+def on_gpus(root: Path, devices: int, within: int | None = None) -> int:
+    """Four GPUs record what needs four of them, and beside each other what needs two. Its files are packed."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting devices must not start CUDA: ranks are forks
+    until = time.monotonic() + (within or math.inf)
+    visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0,1,2,3").split(",")[:devices]
+    pairs = [replace(TWO_GPUS, devices=",".join(visible[first : first + 2])) for first in range(0, devices, 2)]
+    if devices == 4:
+        record(root, gpus.OF_FOUR, FOUR_GPUS, until - gpus.SHARE_OF_TWO * (within or 0))
+    with ThreadPoolExecutor() as lanes:
+        parts = [gpus.OF_TWO[number :: len(pairs)] for number in range(len(pairs))]
+        list(lanes.map(record, [root] * len(pairs), parts, pairs, [until] * len(pairs)))
+        list(lanes.map(pack, find(root)))
+    return 0
 
 
-def record(root: Path, chosen: Sequence[Case], kit: Kit) -> int:
+def record(root: Path, chosen: Sequence[Case], kit: Kit, until: float = math.inf) -> int:
+    """until: on the monotonic clock."""
     context = forkserver()
     for case in chosen:
         folder = root / "recorded" / _folder_name(case.name)
         if (folder / LABEL).exists():
             continue
+        if time.monotonic() + CASE_SECONDS > until:
+            print(f"{case.name}: no time left", file=sys.stderr, flush=True)
+            continue
         shutil.rmtree(folder, ignore_errors=True)
-        began, ranks = time.monotonic(), _start(case, kit, context.Process, folder)
+        began = time.monotonic()
         try:
-            _until_over(case, kit, folder, ranks)
-        finally:
-            _kill(ranks)
-        try:
-            write_label(folder, _label(case, kit, folder))
+            write_label(folder, _played(case, kit, context.Process, folder))
         except DataError as error:
             print(f"{case.name}: not recorded: {error}", file=sys.stderr, flush=True)
         else:
@@ -94,14 +111,33 @@ def record(root: Path, chosen: Sequence[Case], kit: Kit) -> int:
     return 0
 
 
+def _played(case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path) -> Label:
+    """Raises DataError where the recording does not reach the fault, or the job ends by it and does not stand."""
+    ranks, neighbours = _start(case, kit, process, folder)
+    try:
+        injected = _until_over(case, kit, folder, ranks)
+        ended = all(rank.exitcode is not None for rank in ranks)
+    finally:
+        _kill([*ranks, *neighbours])
+    if ended:
+        raise DataError("all ranks ended by themselves: see their logs, or gloo got more bytes than it expected")
+    if isinstance(case, FromOutside) and injected is None:
+        raise DataError(f"step {FROM_STEP} was not reached")
+    faults = (injected,) if injected is not None else tuple(_injected(fault, folder) for fault in case.scenario.faults)
+    return Label(name=case.name, source=Source.RECORDED, layout=case.layout, world=kit.world, faults=faults)
+
+
 def _folder_name(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in ".+-" else "_" for letter in name)
 
 
-def _start(case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path) -> list[ForkServerProcess]:
+def _start(
+    case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path
+) -> tuple[list[ForkServerProcess], list[ForkServerProcess]]:
+    """The ranks, and what runs beside them."""
     folder.mkdir(parents=True)
     argv = [*kit.model, *kit.layouts[case.layout], "--trace-dir", str(folder / TRACES)]
-    if not case.clean:
+    if case.scenario.faults:
         scenario = folder / "scenario.yaml"
         scenario.write_text(yaml.safe_dump(case.scenario.model_dump(mode="json", exclude_none=True)))
         argv += ["--fault-scenario", str(scenario)]
@@ -114,27 +150,34 @@ def _start(case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path)
         "MEGATRONAPP_JOB": JOB,
         "MEGATRONAPP_RUN": f"corpus-{os.getpid()}-{time.time_ns()}",
     }
+    if kit.devices:
+        environment["CUDA_VISIBLE_DEVICES"] = kit.devices
     ranks = []
     for rank in range(kit.world):
         own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        one = process(target=rank_main, args=(argv, own, str(folder / f"rank-{rank}.log")), daemon=True)
-        one.start()
-        ranks.append(one)
-    return ranks
+        ranks.append(process(target=rank_main, args=(argv, own, str(folder / f"rank-{rank}.log")), daemon=True))
+    neighbours = case.neighbours(process, environment, folder) if isinstance(case, FromOutside) else []
+    for each in (*ranks, *neighbours):
+        each.start()
+    return ranks, neighbours
 
 
-def _until_over(case: Case, kit: Kit, folder: Path, ranks: Sequence[ForkServerProcess]) -> None:
-    last = CLEAN_STEPS if case.clean else FROM_STEP + FAULT_STEPS
+def _until_over(case: Case, kit: Kit, folder: Path, ranks: Sequence[ForkServerProcess]) -> Injected | None:
+    """What was done from outside."""
+    last, injected = CLEAN_STEPS if case.clean else FROM_STEP + FAULT_STEPS, None
     step, moved = 0, time.monotonic()
     while step < last:
-        time.sleep(1)
+        time.sleep(POLL_SECONDS)
         newest, now = max((number for number, _ in _steps(folder, 0)), default=0), time.monotonic()
+        if isinstance(case, FromOutside) and injected is None and newest >= FROM_STEP:
+            injected, last = case.do(ranks, folder, newest + 1), newest + FAULT_STEPS
         if newest > step:
             step, moved = newest, now
         elif now - moved > (kit.standing_seconds if step else kit.start_seconds):
-            return
+            break
         if all(rank.exitcode is not None for rank in ranks):
-            return
+            break
+    return injected
 
 
 def _kill(ranks: Sequence[ForkServerProcess]) -> None:
@@ -144,13 +187,8 @@ def _kill(ranks: Sequence[ForkServerProcess]) -> None:
         rank.join()
 
 
-def _label(case: Case, kit: Kit, folder: Path) -> Label:
-    """Raises DataError where the recording does not reach the fault."""
-    faults = tuple(_injected(fault, folder) for fault in case.scenario.faults)
-    return Label(name=case.name, source=Source.RECORDED, layout=case.layout, world=kit.world, faults=faults)
-
-
 def _injected(fault: Fault, folder: Path) -> Injected:
+    """Raises DataError."""
     ends = [end for number, end in _steps(folder, fault.ranks[0]) if number == fault.from_step - 1]
     if not ends:
         raise DataError(f"step {fault.from_step - 1} of rank {fault.ranks[0]} was not reached")

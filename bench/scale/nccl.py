@@ -16,6 +16,8 @@ NETWORK, NVLINK = 40e9, 300e9
 NOISE, SEND_NOISE = 0.03, 0.10
 """Standard deviations of logs, a step."""
 GRADIENTS, ACTIVATIONS = 1 << 28, 1 << 25
+MESSAGES = 8
+"""Of each stage to the next, in a step."""
 SEND_SECONDS = 0.3 / NETWORK
 """That a proxy waits for the end of a byte's sending."""
 NS = 1e9
@@ -23,8 +25,9 @@ NS = 1e9
 
 @dataclass(frozen=True)
 class NcclFault:
-    """From `step` to before `until`. nic: what the ranks send takes `size` times as long; late: they begin operations
-    between nodes `size` seconds after the others; stalled: a send waits `size` seconds in each step."""
+    """From `step` to before `until`. nic: what the ranks send takes `size` times as long; link: what the first of them
+    sends to the second; late: they begin operations between nodes `size` seconds after the others; stalled: a send
+    waits `size` seconds in each step."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -41,7 +44,7 @@ class NcclRecords:
 
     def __init__(self, layout: Layout, faults: tuple[NcclFault, ...] = (), seed: int = 0) -> None:
         self._layout, self._faults = layout, faults
-        self._random = generator(seed, "nccl")
+        self._random, self._of_messages = generator(seed, "nccl"), generator(seed, "nccl messages")
         self._groups = {
             kind: sorted({ranks for rank in range(layout.world) for of, ranks in layout.groups(rank) if of == kind})
             for kind in {kind for rank in range(layout.world) for kind, _ in layout.groups(rank)}
@@ -61,7 +64,41 @@ class NcclRecords:
                 if kind in ("tp", "dp"):
                     hash_ = (hash_of(kind) << 32) + number
                     self._collective(tallies, step, ranks, hash_, nic, late, stalled)
+        self._messages(tallies, step, nic)
         return tallies
+
+    def _messages(self, tallies: dict[int, list[trace_pb2.NcclTally]], step: int, nic: np.ndarray) -> None:
+        """Each stage's with the next, both ways; over the network, as stages are nodes of their own."""
+        links = {fault.ranks: fault.size for fault in self._faults if fault.kind == "link" and fault.acts(step)}
+        across = self._layout.world // self._layout.pp
+        for column in range(across if self._layout.pp > 1 and across % self._layout.ranks_per_node == 0 else 0):
+            ranks = range(column, self._layout.world, across)
+            for sender, receiver in ((a, b) for a in ranks for b in (a - across, a + across) if b in ranks):
+                slower = nic[sender] * links.get((sender, receiver), 1.0)
+                noise, other = np.exp((SEND_NOISE, NOISE) * self._of_messages.standard_normal(2))
+                waited = MESSAGES * ACTIVATIONS * SEND_SECONDS * slower * noise
+                took = ACTIVATIONS / NETWORK * slower * other
+                for rank, peer in ((sender, receiver), (receiver, sender)):
+                    tallies[rank].append(
+                        trace_pb2.NcclTally(
+                            seat=trace_pb2.NcclSeat(
+                                hash=(hash_of("pp") << 32) + column,
+                                size=self._layout.pp,
+                                place=rank // across,
+                                timed=True,
+                                peer=peer // across,
+                            ),
+                            sending=rank == sender,
+                            operation="send" if rank == sender else "recv",
+                            protocol="SIMPLE",
+                            size_log2=ACTIVATIONS.bit_length() - 1,
+                            count=MESSAGES,
+                            fastest_bytes=ACTIVATIONS,
+                            fastest_ns=int(took * NS),
+                            network_ns=int(waited * NS) if rank == sender else 0,
+                            sent_bytes=MESSAGES * ACTIVATIONS if rank == sender else 0,
+                        )
+                    )
 
     def _sizes(self, kind: str, step: int, usual: float) -> np.ndarray:
         sizes = np.full(self._layout.world, usual)

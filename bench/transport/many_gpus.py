@@ -21,6 +21,8 @@ from megatronapp.rdma import Config, Engine, Tag, neighbours
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20)
 MIN_GPUS = 4
+MESSAGES_A_FLUSH = 96
+"""The driver's queue takes so many behind a stream that waits, with their waits, copies and flags; not many more."""
 
 
 class Native:
@@ -31,6 +33,7 @@ class Native:
     def __init__(self, engine: Engine, partners: Sequence[int], steps: Iterator[int]) -> None:
         self._engine = engine
         self._partners = partners
+        self._rounds_a_flush = MESSAGES_A_FLUSH // max(len(partners), 1)
         self._steps = steps
         self._open: list[Any] = []
         shape = (WINDOW, len(partners), max(SIZES))
@@ -46,6 +49,8 @@ class Native:
         for i in range(count):
             if len(rounds) == WINDOW:
                 self._await(rounds.pop(0))
+            if i % self._rounds_a_flush == self._rounds_a_flush - 1:
+                self._engine.flush()
             tag, place = Tag(0, microbatch=i, round=step), i % WINDOW
             rounds.append(
                 [

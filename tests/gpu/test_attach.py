@@ -1,5 +1,8 @@
 """`megatronapp attach` on Megatron-LM's own pretrain_gpt.py on two GPUs, in bf16: it computes what it computes without
-us, to the bit, and a GPU that is slow, or that a neighbour occupies, is named."""
+us, to the bit, and a GPU that is slow, or that a neighbour occupies, is named, and a rank that hangs.
+
+Rehearsed on CPU ranks (devices.py) the models are tiny.
+"""
 
 from __future__ import annotations
 
@@ -11,66 +14,70 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting devices must not start CUDA
-
-import torch
 
 from megatronapp.core.trace import file as trace_file
 from megatronapp.detector.analyze import analyze
 from megatronapp.v1 import trace_pb2
+from tests.gpu.devices import DEVICES, REHEARSED, needs
 from tests.integration.trainer.plugins.scan.traced import RankTrace, read
-from tests.support.attached import Ended, every_step, run
+from tests.support.attached import Ended, every_step, run, start
+from tests.support.attached_hangs import first_hang
 from tests.support.cluster import wait_until
-from tests.support.pretrain import FLAGS, logged, same_bits, saving, weights
+from tests.support.pretrain import FLAGS, ON_CPU, logged, same_bits, saving, weights
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(420),
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+    needs(2),
 ]
 
 STEPS, LAYERS, JOB = 12, 8, "team/gpt"
-SMALL = f"--num-layers {LAYERS} --hidden-size 512 --seq-length 256 --max-position-embeddings 256 --micro-batch-size 2"
-WIDE = {
-    "short kernels": f"--num-layers {LAYERS} --hidden-size 2048",
-    "long kernels": f"--num-layers {LAYERS // 2} --hidden-size 4096",
-}
+
+
+def sizes(hidden: int, sequence: int, layers: int = LAYERS) -> str:
+    if REHEARSED:
+        hidden, sequence = 64, 32
+    samples = f"--seq-length {sequence} --max-position-embeddings {sequence} --micro-batch-size 2"
+    return f"--num-layers {layers} --hidden-size {hidden} {samples}"
+
+
+SMALL = sizes(512, 256)
+WIDE = {"short kernels": sizes(2048, 1024), "long kernels": sizes(4096, 1024, LAYERS // 2)}
 """With short kernels the device waits for its host now and then, and what is injected fills some of that time."""
-SAMPLES = "--seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 2"
 PIPELINE = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2"
 DATA = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 LAYOUTS = {"pipeline": (PIPELINE, 2, 8), "data": (DATA, 2, 4), "both": (f"{PIPELINE} {DATA}", 4, 4)}
 """Flags, ranks, and microbatches of a step; 16 samples."""
-LONG_RUN, FAULT_FROM = 160, 61
-SLOW = f"faults:\n  - {{kind: slow_compute, ranks: [1], from_step: {FAULT_FROM}, effect_ratio: 1.5}}\n"
+LONG_RUN, FAULT_FROM, CULPRIT = 160, 61, 1
+SLOW = f"faults:\n  - {{kind: slow_compute, ranks: [{CULPRIT}], from_step: {FAULT_FROM}, effect_ratio: 1.5}}\n"
+HANG = f"faults:\n  - {{kind: hang, side: host, ranks: [{CULPRIT}], from_step: {FAULT_FROM}}}\n"
+PATIENCE_SECONDS = 240.0
 
 
-def pretrain(
-    data: Path, folder: Path, flags: str, steps: int, attach: list[str] | None = None, ranks: int = 2
-) -> Ended:
-    folder.mkdir(parents=True, exist_ok=True)
-    megatron_lm, tools = data / "megatron_lm", stand_in_tools(folder)
+def pretrain(data: Path, folder: Path, flags: str, steps: int, **options: Any) -> Ended:
+    """To its end; options are those of `attached.start`."""
+    return run(*script(data, flags, folder, steps), **options, environment=environment(data, folder), timeout=300.0)
+
+
+def script(data: Path, flags: str, folder: Path, steps: int) -> list[Any]:
     given = f"{FLAGS} {flags} --bf16 --num-attention-heads 8 --global-batch-size 16 --train-iters {steps}".split()
-    return run(
-        megatron_lm / "pretrain_gpt.py",
-        *given,
-        *saving(folder),
-        "--eval-interval=1000",
-        f"--data-cache-path={folder / 'cache'}",
-        ranks=ranks,
-        attach=attach,
-        environment={
-            "PYTHONPATH": os.pathsep.join([str(megatron_lm), *filter(None, [os.environ.get("PYTHONPATH")])]),
-            "PATH": os.pathsep.join([str(tools / "bin"), os.environ["PATH"]]),
-            "CUDA_HOME": str(tools),
-            "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-            "TORCHDYNAMO_DISABLE": "1",
-        },
-        timeout=300.0,
-    )
+    here = [ON_CPU, data / "megatron_lm" / "pretrain_gpt.py"] if REHEARSED else [data / "megatron_lm/pretrain_gpt.py"]
+    backend = ["--distributed-backend=gloo"] if REHEARSED else []
+    return [*here, *given, *backend, "--eval-interval=1000", f"--data-cache-path={folder / 'cache'}"]
+
+
+def environment(data: Path, folder: Path) -> dict[str, str]:
+    tools = stand_in_tools(folder)
+    return {
+        "PYTHONPATH": os.pathsep.join([str(data / "megatron_lm"), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PATH": os.pathsep.join([str(tools / "bin"), os.environ["PATH"]]),
+        "CUDA_HOME": str(tools),
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+    }
 
 
 def stand_in_tools(folder: Path) -> Path:
@@ -95,16 +102,21 @@ def test_the_weights_are_the_same_to_the_bit_and_every_microbatch_is_seen(
 ) -> None:
     monkeypatch.syspath_prepend(shared_data / "megatron_lm")
     flags, ranks, microbatches = LAYOUTS[layout]
-    if torch.cuda.device_count() < ranks:
+    if ranks > DEVICES:
         pytest.skip(f"needs {ranks} CUDA devices")
-    runs = [pretrain(shared_data, tmp_path / f"plain-{n}", f"{SMALL} {flags}", STEPS, None, ranks) for n in range(2)]
+
+    def trained(name: str, attach: list[str] | None = None) -> Ended:
+        saved = " ".join(saving(tmp_path / name))
+        return pretrain(shared_data, tmp_path / name, f"{SMALL} {flags} {saved}", STEPS, attach=attach, ranks=ranks)
+
+    runs = [trained(f"plain-{n}") for n in range(2)]
     assert [each.code for each in runs] == [0, 0], f"the script alone died: {runs[0].output[-5000:]}"
     plain, again = (weights(tmp_path / f"plain-{n}") for n in range(2))
     assert len(plain) > LAYERS
     assert same_bits(again, plain), "the script alone does not compute the same twice: nothing can be compared"
 
     attach = ["--job", JOB, *every_step(tmp_path)]
-    attached = pretrain(shared_data, tmp_path / "attached", f"{SMALL} {flags}", STEPS, attach, ranks)
+    attached = trained("attached", attach)
 
     assert attached.code == 0, attached.output[-5000:]
     assert logged(attached) == logged(runs[0])
@@ -128,38 +140,57 @@ def check(trace: RankTrace, layout: str, microbatches: int) -> None:
 
 
 def judged(folder: Path) -> tuple[list[tuple[str, list[int], str]], str]:
-    """What paged; and all that was found, in numbers."""
+    """What paged; and all that was found, in numbers. Of CPU ranks what is over does not count: cores are shared."""
     findings = analyze(folder / JOB / "attempt-1").findings
-    paged = [(str(finding.kind), list(finding.ranks), str(finding.cause)) for finding in findings if finding.page]
+    counted = [finding for finding in findings if finding.page and not (REHEARSED and finding.resolved_step)]
+    paged = [(str(finding.kind), list(finding.ranks), str(finding.cause)) for finding in counted]
     return paged, "\n".join(finding.model_dump_json(exclude={"evidence"}) for finding in findings)
 
 
 @pytest.mark.parametrize("kernels", WIDE)
 def test_a_rank_that_computes_slowly_is_named(shared_data: Path, tmp_path: Path, kernels: str) -> None:
-    scenario = tmp_path / "scenario.yaml"
-    scenario.write_text(SLOW)
-    attach = ["--job", JOB, "--trace-dir", str(tmp_path), "--fault-scenario", str(scenario)]
+    attach = ["--job", JOB, "--trace-dir", str(tmp_path), *scenario(tmp_path, SLOW)]
 
-    ended = pretrain(shared_data, tmp_path / "run", f"{WIDE[kernels]} {SAMPLES} {DATA}", LONG_RUN, attach)
+    ended = pretrain(shared_data, tmp_path / "run", f"{WIDE[kernels]} {DATA}", LONG_RUN, attach=attach)
 
     assert ended.code == 0, ended.output[-5000:]
     paged, told = judged(tmp_path)
-    assert [(kind, ranks) for kind, ranks, _ in paged] == [("slow_gpu", [1])], told
+    assert [(kind, ranks) for kind, ranks, _ in paged] == [("slow_gpu", [CULPRIT])], told
 
 
+@pytest.mark.skipif(bool(REHEARSED), reason="CPU ranks share their device with everybody")
 def test_the_gpu_that_a_neighbour_occupies_is_named(shared_data: Path, tmp_path: Path) -> None:
     attach = ["--job", JOB, "--trace-dir", str(tmp_path)]
-    flags = f"{WIDE['long kernels']} {SAMPLES} {DATA}"
+    flags = f"{WIDE['long kernels']} {DATA}"
     with ThreadPoolExecutor(1) as background:
-        training = background.submit(pretrain, shared_data, tmp_path / "run", flags, LONG_RUN, attach)
+        training = background.submit(pretrain, shared_data, tmp_path / "run", flags, LONG_RUN, attach=attach)
         wait_until("steps that nobody disturbs", lambda: steps(tmp_path, training) >= FAULT_FROM - 1, 240, 0.5)
         with neighbour():
             ended = training.result()
 
     assert ended.code == 0, ended.output[-5000:]
     paged, told = judged(tmp_path)
-    assert [(kind, ranks) for kind, ranks, _ in paged] == [("slow_gpu", [1])], told
+    assert [(kind, ranks) for kind, ranks, _ in paged] == [("slow_gpu", [CULPRIT])], told
     assert paged[0][2] in {"interference", "compute", "thermal"}, told  # what shares a device heats it, too
+
+
+async def test_the_rank_that_hangs_is_named(shared_data: Path, tmp_path: Path) -> None:
+    arguments = script(shared_data, f"{SMALL} {DATA}", tmp_path / "run", 100 * LONG_RUN)
+
+    def begin(platform: list[str]) -> subprocess.Popen[str]:
+        attach = ["--job", JOB, *platform, *scenario(tmp_path, HANG)]
+        return start(*arguments, attach=attach, environment=environment(shared_data, tmp_path / "run"))
+
+    found, output = await first_hang(tmp_path, begin, PATIENCE_SECONDS)
+
+    assert found is not None, output[-5000:]
+    assert list(found.ranks) == [CULPRIT], found.model_dump_json(exclude={"evidence"})
+
+
+def scenario(folder: Path, text: str) -> list[str]:
+    file = folder / "scenario.yaml"
+    file.write_text(text)
+    return ["--fault-scenario", str(file)]
 
 
 def steps(folder: Path, training: Future[Ended]) -> int:

@@ -43,6 +43,7 @@ ROTARY = (
 )
 DOCUMENTS = "--position-embedding-type alibi --reset-attention-mask --reset-position-ids --eod-mask-loss"
 MIXTURE = "--num-experts 4 --moe-router-topk 2 --disable-bias-linear --moe-token-dispatcher-type alltoall"
+EXPERTS, GROUPED = "--expert-model-parallel-size 2", "--moe-grouped-gemm"
 ITERATION_MS = re.compile(r"elapsed time per iteration \(ms\): (\S+)")
 
 Run = tuple[tuple[float, ...], float]
@@ -97,6 +98,14 @@ def jit_is_off() -> bool:
     return os.environ.get("TORCHDYNAMO_DISABLE") == "1"
 
 
+def test_many_small_experts_in_one_kernel_learn_alike() -> None:
+    model = f"{LLAMA} --num-layers 8 {MIXTURE} --num-experts 32 --moe-router-topk 4 --moe-ffn-hidden-size 1024"
+    grouped, one_by_one = (run(f"{model} {layout} {EXPERTS} {DATA}") for layout in (GROUPED, ""))
+
+    print(json.dumps({"grouped_gemm_gain_ms": round(one_by_one[1] - grouped[1], 1)}), flush=True)
+    assert grouped[0] == pytest.approx(one_by_one[0], rel=2e-2)
+
+
 # ---- float32
 
 
@@ -110,6 +119,38 @@ def jit_is_off() -> bool:
 )
 def test_experts_that_get_their_tokens_by_alltoall_have_the_losses_of_one_gpu(model: str, layout: str) -> None:
     assert run(f"{SMALL} {model} {layout}")[0] == pytest.approx(run(f"{SMALL} {model}", 1)[0], rel=1e-5)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("", 1e-5), ("--bf16", 1e-2)])
+@pytest.mark.parametrize("layout", [EXPERTS, f"{EXPERTS} {DATA}", "--tensor-model-parallel-size 2 --sequence-parallel"])
+def test_experts_in_one_kernel_have_the_losses_of_a_product_each(layout: str, precision: str, tolerance: float) -> None:
+    flags = f"{SMALL} {MIXTURE} {precision} {layout}"
+
+    assert run(f"{flags} {GROUPED}")[0] == pytest.approx(run(flags)[0], rel=tolerance)
+
+
+def test_one_kernel_for_several_matrices_has_their_products_and_gradients() -> None:
+    """One of them without rows."""
+    [differences] = run_forked(1, _grouped_against_one_by_one)
+
+    assert max(differences.values()) < 1e-2, differences
+
+
+def _grouped_against_one_by_one() -> dict[str, float]:
+    """For a rank: of each, how far apart it is at most, relative to the largest value."""
+    from megatronapp.trainer.models.grouped_experts import GroupedProduct
+
+    counts, tensors = [37, 0, 5, 86], torch.randn(128 + 4 * 192, 64, device="cuda", dtype=torch.bfloat16)
+    leaves = [[part.clone().requires_grad_() for part in tensors.split([128, *[192] * 4])] for _ in range(2)]
+    (rows, *weights), (plain_rows, *plain_weights) = leaves
+    output = GroupedProduct.apply(rows, counts, *weights)
+    parts = zip(plain_rows.split(counts), plain_weights, strict=True)
+    plain = torch.cat([part @ weight.t() for part, weight in parts])
+    for each in (output, plain):
+        each.backward(torch.ones_like(each))
+    pairs = {"output": (output, plain), "rows": (rows.grad, plain_rows.grad)}
+    pairs |= {f"weight {n}": (weights[n].grad, plain_weights[n].grad) for n in range(4)}
+    return {name: float((a - b).abs().max() / b.abs().max().clamp(min=1)) for name, (a, b) in pairs.items()}
 
 
 def test_activations_that_wait_on_the_host_change_no_loss() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tests.support.attached import Ended
+from tests.support.attached import Ended, run
 
 FLAGS = (
     "--transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion --no-masked-softmax-fusion "
@@ -19,7 +19,35 @@ FLAGS = (
     "--attention-backend unfused --mock-data --tokenizer-type NullTokenizer --vocab-size 255 --lr 1e-3 "
     "--lr-decay-style constant --eval-iters 1 --log-interval 1 --num-workers 0"
 )
+ON_CPU = Path(__file__).parent / "megatron_lm_on_cpu.py"
+LAYOUTS = {
+    "pipeline": "--pipeline-model-parallel-size 2",
+    "tensor": "--tensor-model-parallel-size 2",
+    "data": "--use-distributed-optimizer",
+}
+"""Of two CPU ranks."""
+TINY = (
+    "--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 "
+    "--micro-batch-size 2 --global-batch-size 8 --eval-interval 4 --distributed-backend gloo"
+)
 LOGGED = re.compile(r"iteration +(\d+)/.*lm loss: (\S+) .*grad norm: (\S+) |(validation loss .*) \|")
+
+
+def pretrain(data: Path, folder: Path, layout: str, steps: int, **options: Any) -> Ended:
+    """On CPU ranks, to its end; it leaves its weights in the folder. Options are those of `attached.run`."""
+    return run(*script(data, folder, layout, steps), *saving(folder), **in_environment(data, options))
+
+
+def script(data: Path, folder: Path, layout: str, steps: int) -> list[Any]:
+    """It and its arguments, on CPU ranks."""
+    given = f"{FLAGS} {TINY} {LAYOUTS[layout]} --train-iters {steps}".split()
+    return [ON_CPU, data / "megatron_lm" / "pretrain_gpt.py", *given, f"--data-cache-path={folder / 'cache'}"]
+
+
+def in_environment(data: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Options of `attached.start`, with what the script needs of its environment."""
+    needed = {"PYTHONPATH": str(data / "megatron_lm"), "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    return {**options, "environment": {**needed, **options.get("environment", {})}}
 
 
 def logged(ended: Ended) -> list[tuple[str, ...]]:

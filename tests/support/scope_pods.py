@@ -166,22 +166,25 @@ def _extents(axes: Sequence[Axis]) -> bytes:
     return np.array([axis.size for axis in axes], "<u4").tobytes()
 
 
-def ranks(tensor: int = 2, pipeline: int = 2, data: int = 1, **given: Any) -> list[FakeRank]:
-    """All ranks of a layout; tensor-parallel neighbours are next to each other, then come replicas."""
+def ranks(tensor: int = 2, pipeline: int = 2, data: int = 1, context: int = 1, **given: Any) -> list[FakeRank]:
+    """All ranks of a layout; tensor-parallel neighbours are next to each other, then come context ranks, replicas."""
     made: list[FakeRank] = []
     each = MODEL.layers // pipeline
-    for stage, replica, part in product(range(pipeline), range(data), range(tensor)):
+    for stage, replica, stretch, part in product(*map(range, (pipeline, data, context, tensor))):
         at = Coordinates(
             tensor=(part, tensor),
             data=(replica, data),
+            context=(stretch, context),
             sequence_parallel=True,
             layers=tuple(range(stage * each, (stage + 1) * each)),
             first_stage=stage == 0,
             last_stage=stage == pipeline - 1,
         )
-        placement = trace_pb2.Placement(node="node-a", tensor=part, data=replica, pipeline=stage)
+        placement = trace_pb2.Placement(node="node-a", tensor=part, data=replica, pipeline=stage, context=stretch)
         placement.sizes.CopyFrom(
-            trace_pb2.ParallelSizes(world=tensor * data * pipeline, tensor=tensor, pipeline=pipeline, data=data)
+            trace_pb2.ParallelSizes(
+                world=tensor * data * pipeline * context, tensor=tensor, pipeline=pipeline, data=data, context=context
+            )
         )
         sites = standard_sites(MODEL, at)
         made.append(FakeRank(len(made), sites, placement, **given))

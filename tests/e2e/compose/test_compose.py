@@ -31,6 +31,7 @@ NOT_IN_COMPOSE = (
     *("DCGM_", "node_"),  # nor an exporter
     "megatronapp_clock_",  # ranks of one host have one clock
     "megatronapp_link_bandwidth",  # no link is suspected
+    *("megatronapp_pipeline_decision", "megatronapp_fbd_", "megatronapp_nccl_"),  # the demo traces alone
     *("_refused_total", "_bad_messages_total", "_notifications_total"),  # and nothing of this has happened
 )
 """Metrics that a job of CPU ranks on one host, with compose's services, does not leave."""

@@ -89,9 +89,21 @@ def test_the_cover_has_every_pair_that_is_possible() -> None:
     ids=lambda each: "PP {} × VPP {} × {} × {}, {}, split {}".format(*each),
 )
 def test_losses_and_gradients_are_bitwise_stocks_in_every_order(case: Case) -> None:
-    ranks, flags, run = ranks_of(case), flags_of(case), partial(trained, steps=STEPS)
+    assert_bitwise_stocks(case, flags_of(case))
 
-    stock = run_forked(ranks, run, flags, StockUnderDpp, timeout=400)
-    chosen = run_forked(ranks, run, flags, Varied, timeout=400)
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_losses_and_gradients_of_experts_in_one_kernel_are_bitwise_stocks() -> None:
+    case: Case = (2, 2, "TP 1", "DP 1", "experts", True)
+
+    assert_bitwise_stocks(case, f"{flags_of(case)} --moe-grouped-gemm")
+
+
+def assert_bitwise_stocks(case: Case, flags: str) -> None:
+    run = partial(trained, steps=STEPS)
+
+    stock = run_forked(ranks_of(case), run, flags, StockUnderDpp, timeout=400)
+    chosen = run_forked(ranks_of(case), run, flags, Varied, timeout=400)
 
     assert_bitwise_alike(chosen, stock, case[1], STEPS)

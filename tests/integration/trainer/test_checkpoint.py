@@ -136,6 +136,21 @@ def test_a_checkpoint_loads_with_and_without_the_distributed_optimizer(
     )
 
 
+GROUPED = "--moe-grouped-gemm --expert-model-parallel-size 2 --use-distributed-optimizer"
+
+
+@pytest.mark.parametrize(("saved", "saved_by", "now", "now_by"), [("", 1, GROUPED, 2), (GROUPED, 2, "", 1)])
+def test_a_checkpoint_loads_with_and_without_grouped_experts(
+    saved: str, saved_by: int, now: str, now_by: int, tmp_path: Path
+) -> None:
+    model = f"{EXPERTS} --swiglu"
+    losses(f"--train-iters 3 {model} {saved} --save {tmp_path}", saved_by)
+
+    found = losses(f"--train-iters 6 {model} {now} --save {tmp_path}", now_by)
+
+    assert found == pytest.approx(uninterrupted(model, 1, 6)[3:], rel=1e-5)
+
+
 ROPE = "--position-embedding-type rope"
 
 

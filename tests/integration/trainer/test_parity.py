@@ -131,6 +131,35 @@ def test_experts_over_two_ranks_have_the_losses_of_one_process(layout: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("world_size", "model", "layout"),
+    [
+        (1, "", ""),
+        (2, "", f"--expert-model-parallel-size 2 {SHARDED}"),
+        (2, "", f"{SHARDED} --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 5000"),
+        (2, "--swiglu", "--tensor-model-parallel-size 2 --sequence-parallel"),
+        pytest.param(1, "--bf16", "", marks=slower),
+        pytest.param(2, "--squared-relu", "--pipeline-model-parallel-size 2", marks=slower),
+        pytest.param(
+            1,
+            "--swiglu",
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+            marks=slower,
+        ),
+        pytest.param(
+            4,
+            "--swiglu --moe-shared-expert-intermediate-size 64",
+            f"--tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 {SHARDED}",
+            marks=slower,
+        ),
+    ],
+)
+def test_experts_in_one_kernel_have_the_losses_of_a_product_each(world_size: int, model: str, layout: str) -> None:
+    found = losses(f"{MIXTURE} {model} {layout} --moe-grouped-gemm", world_size)
+
+    assert found == pytest.approx(single(f"{MIXTURE} {model}".rstrip()), rel=RELATIVE)
+
+
+@pytest.mark.parametrize(
     "recompute",
     [
         pytest.param("--recompute-granularity selective", marks=slower),

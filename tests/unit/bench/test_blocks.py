@@ -37,3 +37,12 @@ def test_first_steps_of_a_block_are_not_counted() -> None:
     blocks = Blocks(modes=("up", "killed"), settling=2)
 
     assert [blocks.mode_of(step)[2] for step in range(1, 13)] == [False] * 2 + [True] * BLOCK
+
+
+def test_blocks_may_have_another_length() -> None:
+    blocks = Blocks(modes=("off", "watched"), settling=0, length=2)
+
+    modes = [blocks.mode_of(step)[:2] for step in range(1, blocks.steps(2) + 1)]
+
+    assert len(modes) == 8
+    assert all(modes[at] == modes[at + 1] for at in range(0, 8, 2))

@@ -57,6 +57,14 @@ def test_a_note_leaves_out_a_rank_that_can_not_be_and_keeps_the_others() -> None
     assert {number: rank.process.closed for number, rank in found.ranks.items()} == {0: False, 2: True}
 
 
+@pytest.mark.parametrize("part", ["job", "rank"])
+def test_a_note_with_a_part_larger_than_any_memory_is_one_error(part: str) -> None:
+    before = b"" if part == "job" else notes.pack(attempt("run-1"))
+
+    with pytest.raises(DataError, match="the note of an attempt can't be read"):
+        notes.unpack(before + b"\x80" * 9 + b"\x01")  # 2 ** 63 bytes
+
+
 def test_a_note_keeps_the_recipe_once_and_the_devices() -> None:
     whole = attempt("run-1")
     for number in (1, 0, 2):

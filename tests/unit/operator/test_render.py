@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import replace
@@ -265,6 +266,17 @@ def test_pods_get_the_certificates_beside_their_token(mutual: bool) -> None:
     named = {name: value for name, value in environment.items() if "CA_FILE" in name or "CLIENT" in name}
     assert {f"{folder}/{file}" for file in files} == set(named.values())
     assert ClientTls.of_environment({name: str(value) for name, value in named.items()}).enabled
+
+
+def test_megascope_is_attached_where_it_is_asked_for() -> None:
+    asked = {**CASES["attached"], "plugins": {"scope": {"enabled": True}}}
+
+    pod = pod_template(plan(**asked))["spec"]
+
+    [training], [_, agent] = pod["containers"], pod["initContainers"]
+    [flags] = [found["value"] for found in training["env"] if found["name"] == "MEGATRONAPP_ATTACH"]
+    assert "--scope" in json.loads(flags)
+    assert "MEGATRONAPP_GATEWAY_ADDRESS" in {found["name"] for found in agent["env"]}
 
 
 def example(name: str) -> list[dict[str, Any]]:

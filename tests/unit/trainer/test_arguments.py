@@ -64,7 +64,7 @@ def test_a_missing_flag_is_named() -> None:
     ("flags", "said"),
     [
         ("--lr 1", "error: the following arguments are required: --num-layers, --hidden-size"),
-        (f"{NEEDED} --fp8-format hybrid", "error: --fp8-format is refused"),
+        (f"{NEEDED} --fp8-param-gather", "error: --fp8-param-gather is refused"),
         (f"{NEEDED} --trace-intervall 3", "error: unknown flag --trace-intervall; did you mean --trace-interval?"),
     ],
 )

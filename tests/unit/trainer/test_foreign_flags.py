@@ -22,7 +22,8 @@ LLAMA = (
     "--use-mcore-models --num-layers 4 --hidden-size 64 --ffn-hidden-size 128 --num-attention-heads 4 "
     "--group-query-attention --num-query-groups 2 --kv-channels 16 --seq-length 32 --max-position-embeddings 32 "
     "--position-embedding-type rope --rotary-base 1000000 --rotary-percent 1.0 --attention-dropout 0.0 "
-    "--hidden-dropout 0.0 --swiglu --init-method-std 0.0134 --attention-backend fused "
+    "--hidden-dropout 0.0 --swiglu --init-method-std 0.0134 --attention-backend fused --fp8-format hybrid "
+    "--fp8-amax-history-len 1024 --fp8-amax-compute-algo max "
     "--untie-embeddings-and-output-weights --disable-bias-linear --micro-batch-size 1 --global-batch-size 128 "
     "--train-samples 1280 --lr-decay-samples 640 --lr-warmup-samples 128 --lr 0.00015 --min-lr 0.00001 "
     "--lr-decay-style cosine --clip-grad 1.0 --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --bf16 "
@@ -100,6 +101,7 @@ def test_the_llama_script_parses_but_for_what_is_refused() -> None:
     assert (config.schedule.lr_decay_iters, config.schedule.lr_warmup_iters) == (5, 1)
     assert config.training.calculate_per_token_loss
     assert not config.parallel.sequence_parallel
+    assert (config.training.fp8_format, config.training.fp8_amax_history_len) == ("hybrid", 1024)
     left = set(table().scripts["llama"]) - {flag for flag in LLAMA.split() if flag.startswith("--")}
     assert left - set(table().refused) == {"--pipeline-model-parallel-size", "--data-path", "--tokenizer-model"}
 
@@ -137,8 +139,8 @@ def test_what_has_no_effect_is_said() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("--fp8-format hybrid", "train with --bf16"),
-        ("--moe-grouped-gemm", "leave it out"),
+        ("--fp8-param-gather", "weights stay in 16 bits: leave it out"),
+        ("--moe-use-legacy-grouped-gemm", "give --moe-grouped-gemm alone"),
         ("--quick-geglu", "take --geglu"),
         ("--use-legacy-models", "leave it out"),
         ("--train-samples 100", "needs --global-batch-size"),

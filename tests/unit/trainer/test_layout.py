@@ -14,6 +14,7 @@ NEEDED = (
     "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --train-iters 10 --micro-batch-size 2 --seq-length 32 "
     "--lr 1e-3"
 )
+GROUPED = "--num-experts 2 --disable-bias-linear --moe-grouped-gemm"
 
 
 def layout(flags: str, world: int) -> Layout:
@@ -65,6 +66,16 @@ def test_first_and_last_stage_may_have_other_numbers_of_layers() -> None:
         (1, "--optimizer-cpu-offload --optimizer-offload-fraction 0", "must be above 0"),
         (1, "--swiglu --geglu", "--swiglu and --geglu are different MLPs"),
         (1, "--moe-shared-expert-intermediate-size 8", "needs --num-experts"),
+        (1, "--bf16 --fp8-format hybrid", "--fp8-format hybrid is computed by Transformer Engine: install it"),
+        (1, "--fp8-format e4m3 --transformer-impl transformer_engine", "products of bfloat16: give --bf16"),
+        (1, "--moe-grouped-gemm", "--moe-grouped-gemm needs --num-experts"),
+        (1, f"{GROUPED} --moe-ffn-hidden-size 6", "multiple of 4, not 64, and an inner width .* one of 4, not 6"),
+        (1, f"{GROUPED} --moe-ffn-hidden-size 12 --bf16", "one of 8, not 12"),
+        (
+            2,
+            f"{GROUPED} --moe-ffn-hidden-size 12 --tensor-model-parallel-size 2 --sequence-parallel",
+            "one of 8, not 12",
+        ),
         (
             2,
             "--num-experts 2 --disable-bias-linear --moe-shared-expert-intermediate-size 9 "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -87,14 +88,42 @@ def test_the_padded_vocabulary_is_the_same_in_every_layout(size: int, padded: in
     assert model.padded_vocabulary(size, config.model, Layout.of(config, tensor)) == padded
 
 
+def stand_in_for_transformer_engine(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """For what is decided before any of it is called."""
+    stand_in = ModuleType("transformer_engine")
+    stand_in.__version__ = version  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformer_engine", stand_in)
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", ModuleType("transformer_engine.pytorch"))
+    monkeypatch.setattr("megatron.core.utils._te_version", None)
+
+
+FP8 = (
+    "--bf16 --fp8-format hybrid --fp8-recipe tensorwise --fp8-margin 1 --fp8-amax-history-len 1024 "
+    "--fp8-amax-compute-algo max --no-fp8-wgrad --transformer-impl transformer_engine"
+)
+
+
+def test_flags_of_8_bit_training_reach_megatron_core_where_transformer_engine_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stand_in_for_transformer_engine(monkeypatch, "2.4.0")
+
+    found = transformer(FP8)
+
+    assert (found.fp8, found.fp8_recipe, found.fp8_margin) == ("hybrid", "tensorwise", 1)
+    assert (found.fp8_amax_history_len, found.fp8_amax_compute_algo, found.fp8_wgrad) == (1024, "max", False)
+
+
+@pytest.mark.skipif(find_spec("transformer_engine") is not None, reason="Transformer Engine is installed")
+def test_8_bit_training_asks_for_transformer_engine_where_it_is_not() -> None:
+    with pytest.raises(UsageError, match="needs Transformer Engine, which is not installed: install it"):
+        transformer(FP8)
+
+
 def test_a_transformer_engine_that_is_too_old_is_refused_with_the_version_to_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    old = ModuleType("transformer_engine")
-    old.__version__ = "1.5.0"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "transformer_engine", old)
-    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", ModuleType("transformer_engine.pytorch"))
-    monkeypatch.setattr("megatron.core.utils._te_version", None)
+    stand_in_for_transformer_engine(monkeypatch, "1.5.0")
 
     with pytest.raises(UsageError, match=r"Transformer Engine 1\.5\.0 is too old: install 2\.0 or newer"):
         transformer("--transformer-impl transformer_engine")

@@ -19,6 +19,7 @@ def attach(context: typer.Context) -> None:
     with needs("trainer"):
         from megatronapp.trainer.attach import arguments
         from megatronapp.trainer.attach.launch import run
+        from megatronapp.trainer.environment import GATEWAY_ADDRESS
     asked = arguments.parse(context.args)
     variables = {
         arguments.VARIABLE: arguments.encode(asked.plugin_flags),
@@ -33,6 +34,7 @@ def attach(context: typer.Context) -> None:
     if found is not None:
         address = found.collector_address
         variables.setdefault("MEGATRONAPP_TOKEN_FILE", os.environ.get("MEGATRONAPP_TOKEN_FILE") or found.token_file)
+        variables[GATEWAY_ADDRESS] = os.environ.get(GATEWAY_ADDRESS) or found.gateway_address
     if address:
         variables["MEGATRONAPP_COLLECTOR_ADDRESS"] = address
     elif not any(flag.startswith("--trace") for flag in asked.plugin_flags):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from megatronapp.core.findings import Kind
+from megatronapp.core.findings import Cause, Kind
 from megatronapp.detector.rules import fabric_slow, imbalance, nccl_links, slow_gpu, slow_host, slow_link, unknown
 from megatronapp.detector.rules.base import Rule, Suspicion, View
 from megatronapp.detector.rules.transfers import Culprit, locate
@@ -14,7 +14,7 @@ def _slow_transfers(view: View) -> Iterator[Suspicion]:
     """What NCCL tells of one rank is more exact than what marks around calls tell of several."""
     of_nccl = list(nccl_links.detect(view))
     yield from of_nccl
-    named = {suspicion.ranks[0] for suspicion in of_nccl if len(suspicion.ranks) == 1}
+    named = {rank for each in of_nccl if each.cause is not Cause.UNKNOWN or len(each.ranks) == 1 for rank in each.ranks}
     located = locate(view)
     yield from slow_link.detect(view, (each for each in located.culprits if not _holds_more(each, named)))
     yield from fabric_slow.detect(view, located)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from megatronapp.detector.signals import nccl_operations
+from megatronapp.detector.signals.destinations import Destinations
 from megatronapp.detector.signals.late_starts import LateStart, LateStarts, waited_for
 from megatronapp.detector.signals.nccl import Joined
 from megatronapp.detector.signals.nccl_operations import Communicators, Transfer, Waits
@@ -45,6 +46,7 @@ class NcclView:
 
     transfers: nccl_operations.Transfers
     waits: Mapping[int, Waits]
+    destinations: Destinations
     starts: tuple[LateStart, ...]
     known: Mapping[int, Joined]
     keys: tuple[Transfer, ...]
@@ -60,6 +62,7 @@ class NcclWatch:
     log_steps: float
     """Log of the steps between two false alarms of the job."""
     _communicators: Communicators = field(default_factory=Communicators)
+    _destinations: Destinations = field(default_factory=Destinations)
     _late: LateStarts = field(default_factory=LateStarts)
     _pace: Pace = field(default_factory=Pace)
     _numbers: dict[Transfer, int] = field(default_factory=dict)
@@ -77,10 +80,19 @@ class NcclWatch:
         self._prepare(len(table.ranks), len(transfers.bandwidth))
         self._watch_transfers(table.step, transfers)
         self._watch_sends(table, waits)
+        self._destinations.note(table.step, table.nccl, known, self._slow_senders())
         waited = {} if waits_explained else waited_for(starts, known, table.ranks)
         self._observe(START, table.step, list(waited), [seconds / usual_seconds for seconds in waited.values()])
         keys = tuple(self._numbers)
-        return NcclView(transfers, waits, tuple(starts), known, keys, self._ends, self._pace)
+        return NcclView(transfers, waits, self._destinations, tuple(starts), known, keys, self._ends, self._pace)
+
+    def _slow_senders(self) -> dict[int, int]:
+        """From which step on."""
+        found = dict[int, int]()
+        for monitor in (self.monitors[SEND], self.monitors[SEND_BESIDE]):
+            for rank in np.flatnonzero(monitor.alarmed).tolist():
+                found[rank] = min(since := int(monitor.since[rank]), found.get(rank, since))
+        return found
 
     def _prepare(self, ranks: int, transfers: int) -> None:
         for signal, noise in NOISE.items():

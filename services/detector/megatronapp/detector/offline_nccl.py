@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from megatronapp.core.findings import Cause, Kind
 from megatronapp.detector.formats import inspector, inspector_metrics, work_requests
 from megatronapp.detector.formats.inspector import Inspected
 from megatronapp.detector.formats.inspector_metrics import Gpu
-from megatronapp.detector.formats.work_requests import Port
+from megatronapp.detector.formats.work_requests import Port, SlowPort
 from megatronapp.detector.offline import in_order, without_steps
 from megatronapp.detector.report import Job, Report
 from megatronapp.detector.rules.base import Suspicion, percent
@@ -65,25 +66,53 @@ def metrics_job(name: str, times: Mapping[Gpu, Mapping[str, float]]) -> Report:
 
 def ports_job(name: str, ports: Sequence[Port]) -> Report:
     """Name the ports that send slowly or not at all, by Megatrace's telemetry, and the ranks that send there."""
-    suspicions = [
-        Suspicion(
-            kind=Kind.HANG if slow.stalled_seconds else Kind.SLOW_LINK,
-            cause=Cause.NIC,
-            ranks=slow.port.ranks,
-            since_step=None,
-            effect_ratio=slow.effect_ratio,
-            evidence=(),
-            summary=f"A send through {slow.port.name} has stalled: {slow.port.outstanding_bytes} bytes are "
-            f"outstanding, and the other ports went on for {slow.stalled_seconds:.0f} s."
-            if slow.stalled_seconds
-            else f"{slow.port.name} sends {percent(slow.effect_ratio)} more slowly than the other ports.",
-            advice="Check the card, its cable and its switch port.",
-            confidence=0.9,
-            page_steps=0,
-            cost_ratio=math.inf if slow.stalled_seconds else slow.effect_ratio,
-        )
-        for slow in work_requests.slow(list(ports))
-    ]
+    found = work_requests.slow(list(ports))
+    suspicions = [_slow_port(each) for each in found if not each.stalled_seconds]
+    suspicions += _stalled_sends([each for each in found if each.stalled_seconds])
     ranks = {rank for port in ports for rank in port.ranks}
     job = Job(name=name, format="Megatrace telemetry", ranks=len(ranks), records=sum(port.sends for port in ports))
     return Report(job=job, findings=in_order(without_steps(name, suspicions)))
+
+
+def _slow_port(slow: SlowPort) -> Suspicion:
+    said = f"{slow.port.name} sends {percent(slow.effect_ratio)} more slowly than the other ports."
+    return _of_ports(Kind.SLOW_LINK, slow.port.ranks, slow.effect_ratio, slow.effect_ratio, said)
+
+
+def _stalled_sends(stalled: Sequence[SlowPort]) -> Iterator[Suspicion]:
+    """Of each rank, and the rank that it sent to; where both ends of a link have stalled, of the two together."""
+    pairs = {(each.port.last.rank, each.port.last.peer) for each in stalled}
+    by_ranks = defaultdict[tuple[int, ...], list[SlowPort]](list)
+    for each in stalled:
+        rank, peer = each.port.last.rank, each.port.last.peer
+        both = peer is not None and (peer, rank) in pairs
+        by_ranks[tuple(sorted({rank, peer})) if peer is not None and both else (rank,)].append(each)
+    for ranks, sends in by_ranks.items():
+        said = " ".join(map(_stalled_text, sends))
+        yield _of_ports(Kind.HANG, ranks, 1.0, math.inf, said)
+
+
+def _stalled_text(stalled: SlowPort) -> str:
+    port, last = stalled.port, stalled.port.last
+    to = f" to rank {last.peer}" if last.peer is not None else ""
+    return (
+        f"A send of rank {last.rank}{to} through {port.name} has stalled, in operation {last.operation} or behind it: "
+        f"{last.outstanding_bytes} bytes are outstanding, and the other ports went on for "
+        f"{stalled.stalled_seconds:.0f} s."
+    )
+
+
+def _of_ports(kind: Kind, ranks: tuple[int, ...], effect: float, cost: float, summary: str) -> Suspicion:
+    return Suspicion(
+        kind=kind,
+        cause=Cause.NIC,
+        ranks=ranks,
+        since_step=None,
+        effect_ratio=effect,
+        evidence=(),
+        summary=summary,
+        advice="Check the card, its cable and its switch port.",
+        confidence=0.9,
+        page_steps=0,
+        cost_ratio=cost,
+    )

@@ -84,7 +84,7 @@ def unpack(data: bytes) -> Attempt:
         attempt = Attempt(job.run, job.job, job.attempt, job.first_seen_unix_ns, job.last_seen_unix_ns)
         while (record := proto.parse_length_prefixed(trace_pb2.RankMessage, source)) is not None:
             _restore(attempt, record)
-    except (DecodeError, ValueError) as error:
+    except (DecodeError, ValueError, OverflowError) as error:
         raise DataError(f"the note of an attempt can't be read: {error}") from error
     attempt.first_step, attempt.last_step, attempt.events = job.first_step, job.last_step, job.events
     attempt.dropped = job.dropped

@@ -13,13 +13,16 @@ import signal
 import threading
 from enum import IntFlag
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistError
 
 from megatronapp.core.errors import TrainingError
 from megatronapp.core.logging import get_logger
+
+if TYPE_CHECKING:
+    from typing import Self
 
 log = get_logger(__name__)
 

@@ -80,6 +80,7 @@ class ModelConfig:
     moe_token_dispatcher_type: Literal["allgather", "alltoall"] = flag(
         "allgather", "how tokens reach their experts", OPERATION
     )
+    moe_grouped_gemm: bool = flag(False, "one kernel for the products of all experts of a rank", OPERATION)
     moe_router_load_balancing_type: Literal["aux_loss", "sinkhorn", "none"] = flag(
         "aux_loss", "how experts are balanced", FORWARD
     )
@@ -199,6 +200,18 @@ class TrainingConfig:
     min_loss_scale: float = flag(1.0, "fp16: the least scale", TRAINING)
     loss_scale_window: float = flag(1000.0, "fp16: steps without overflow after which the scale doubles", TRAINING)
     hysteresis: int = flag(2, "fp16: overflows before the scale is halved", TRAINING)
+    fp8_format: Literal["e4m3", "hybrid"] | None = flag(
+        None, "products in 8 bits, by Transformer Engine; hybrid: gradients in e5m2", TRAINING
+    )
+    fp8_recipe: Literal["delayed", "tensorwise", "mxfp8", "blockwise"] = flag(
+        "delayed", "fp8: what a scale is for, and from which values it is taken", TRAINING
+    )
+    fp8_margin: int = flag(0, "fp8: a scale is lower by so many powers of two", TRAINING, minimum=0)
+    fp8_amax_history_len: int = flag(1, "fp8, delayed: passes whose greatest values are kept", TRAINING)
+    fp8_amax_compute_algo: Literal["most_recent", "max"] = flag(
+        "most_recent", "fp8, delayed: which of these a scale is taken from", TRAINING
+    )
+    no_fp8_wgrad: bool = flag(False, "fp8: gradients of weights are computed in 16 bits", TRAINING)
     recompute_granularity: Literal["full", "selective"] | None = flag(
         None, "compute activations again in backward", OPERATION
     )

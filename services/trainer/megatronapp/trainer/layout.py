@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from megatronapp.core.errors import UsageError
 from megatronapp.core.trace.values import ParallelSizes
 from megatronapp.trainer.batch_ramp import BatchRamp
-from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig, TrainingConfig
+from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
 from megatronapp.trainer.models.attention_choice import check_attention
 from megatronapp.trainer.models.fusions import check_fusions
 from megatronapp.trainer.models.limits import check_family
-from megatronapp.trainer.models.sizes import decoder_layers
+from megatronapp.trainer.models.sizes import decoder_layers, ffn_hidden_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +86,11 @@ class Layout:
         check_family(config)
         _check_model(config.model, parallel, config.training.seq_length)
         _check_experts(config.model, parallel, world_size)
+        _check_grouped_experts(config)
         _check_recompute(config)
         _check_offloading(config)
         _check_optimizer(config)
-        _check_precision(config.training)
+        _check_precision(config)
         check_attention(config)
         check_fusions(config)
         if config.training.skip_train and not config.evaluation.eval_iters:
@@ -217,6 +218,8 @@ def _check_experts(model: ModelConfig, parallel: ParallelConfig, world_size: int
             raise UsageError("--expert-model-parallel-size needs --num-experts")
         if model.moe_shared_expert_intermediate_size is not None:
             raise UsageError("--moe-shared-expert-intermediate-size needs --num-experts")
+        if model.moe_grouped_gemm:
+            raise UsageError("--moe-grouped-gemm needs --num-experts")
         return
     if not model.disable_bias_linear:
         raise UsageError("--num-experts needs --disable-bias-linear: megatron-core's experts can't train with a bias")
@@ -236,6 +239,20 @@ def _check_experts(model: ModelConfig, parallel: ParallelConfig, world_size: int
         )
     if parallel.tensor_model_parallel_size > 1 and not parallel.sequence_parallel:
         raise UsageError("experts with --tensor-model-parallel-size 2 or more need --sequence-parallel")
+
+
+def _check_grouped_experts(config: TrainerConfig) -> None:
+    """The kernel wants rows of whole pieces of 16 bytes."""
+    model, tensor = config.model, config.parallel.tensor_model_parallel_size
+    if not model.moe_grouped_gemm or model.transformer_impl != "local":
+        return
+    piece = 8 if config.training.bf16 or config.training.fp16 else 4
+    inner = model.moe_ffn_hidden_size or ffn_hidden_size(model)
+    if inner % (piece * tensor) or model.hidden_size % piece:
+        raise UsageError(
+            f"--moe-grouped-gemm needs a --hidden-size that is a multiple of {piece}, not {model.hidden_size}, and an "
+            f"inner width of experts that is one of {piece * tensor}, not {inner} (--moe-ffn-hidden-size)"
+        )
 
 
 def _check_recompute(config: TrainerConfig) -> None:
@@ -277,9 +294,19 @@ def _check_optimizer(config: TrainerConfig) -> None:
         )
 
 
-def _check_precision(training: TrainingConfig) -> None:
+def _check_precision(config: TrainerConfig) -> None:
+    training = config.training
     if training.fp16 and training.bf16:
         raise UsageError("give --fp16 or --bf16, not both")
+    if training.fp8_format is None:
+        return
+    if config.model.transformer_impl != "transformer_engine":
+        raise UsageError(
+            f"--fp8-format {training.fp8_format} is computed by Transformer Engine: install it (pip install "
+            "'transformer-engine[pytorch]') and give --transformer-impl transformer_engine, or leave the flag out"
+        )
+    if not training.bf16:
+        raise UsageError(f"--fp8-format {training.fp8_format} is for products of bfloat16: give --bf16")
 
 
 def _check_ramp(config: TrainerConfig, layout: Layout) -> None:

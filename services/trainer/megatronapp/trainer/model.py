@@ -18,7 +18,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_te_version, is_te_min_version
 
 from megatronapp.core.errors import UsageError
-from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
+from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig, TrainingConfig
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.models import family_of, fusions
 from megatronapp.trainer.models.offloading import offload_layers
@@ -67,12 +67,26 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
             recompute_num_layers=training.recompute_num_layers,
             deterministic_mode=training.deterministic_mode,
             variable_seq_lengths=training.variable_seq_lengths,
+            **_fp8_options(training),
             **fusions.options(config),
             **_layout_options(config.parallel, layout),
             **_expert_options(model),
         )
     except (ValueError, AssertionError) as error:
         raise UsageError(f"megatron-core refuses these flags: {error}") from error
+
+
+def _fp8_options(training: TrainingConfig) -> dict[str, Any]:
+    if training.fp8_format is None:
+        return {}
+    return {
+        "fp8": training.fp8_format,
+        "fp8_recipe": training.fp8_recipe,
+        "fp8_margin": training.fp8_margin,
+        "fp8_amax_history_len": training.fp8_amax_history_len,
+        "fp8_amax_compute_algo": training.fp8_amax_compute_algo,
+        "fp8_wgrad": not training.no_fp8_wgrad,
+    }
 
 
 def _activation(config: TrainerConfig) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -141,6 +155,7 @@ def _expert_options(model: ModelConfig) -> dict[str, Any]:
         "moe_router_topk": model.moe_router_topk,
         "moe_ffn_hidden_size": model.moe_ffn_hidden_size or ffn_hidden_size(model),
         "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size,
+        "moe_grouped_gemm": model.moe_grouped_gemm,
         "moe_token_dispatcher_type": model.moe_token_dispatcher_type,
         "moe_router_load_balancing_type": model.moe_router_load_balancing_type,
         "moe_aux_loss_coeff": model.moe_aux_loss_coeff,

@@ -16,6 +16,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig
 from megatronapp.trainer.host_optimizer import HostAdam
+from megatronapp.trainer.optimizer_parts import parts_of
 
 OptimizerProvider = Callable[[MegatronOptimizerConfig, list[DistributedDataParallel]], Any]
 """An optimizer of one's own over the chunks' parameters, with the interface of megatron-core's MegatronOptimizer."""
@@ -78,11 +79,6 @@ def _options(config: TrainerConfig, transformer: TransformerConfig) -> MegatronO
 
 def _one_or_all(functions: list[Any]) -> Any:
     return functions[0] if len(functions) == 1 else functions
-
-
-def parts_of(optimizer: Any) -> list[Any]:
-    """The optimizers that a chained one consists of (dense and expert parameters)."""
-    return list(getattr(optimizer, "chained_optimizers", [optimizer]))
 
 
 def _move_to_the_host(part: Any, fraction: float) -> None:

@@ -16,7 +16,7 @@ from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_f
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from megatronapp.core.errors import DataError, UsageError
-from megatronapp.trainer.optimizer import parts_of
+from megatronapp.trainer.optimizer_parts import parts_of
 from megatronapp.trainer.torch_dist import read_metadata
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -24,6 +24,7 @@ from megatronapp.trainer.checkpoint_folder import Claim, find_latest
 from megatronapp.trainer.checkpoint_writing import Writing
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.models.train_step import LoggedLosses
+from megatronapp.trainer.newest_weights import newest_weights
 from megatronapp.trainer.not_finite import NotFiniteSteps, all_finite
 from megatronapp.trainer.parallel import on_first_rank
 from megatronapp.trainer.pipeline.port import PipelineMessages
@@ -190,19 +191,10 @@ class Stepper:
     def phase(self, phase: Phase) -> Iterator[None]:
         """A phase known to the plug-ins, in which every rank holds the newest weights."""
         self.plugins.phase_begin(phase)
-        synchronizing = self.transformer.param_sync_func
-        overlap = self.config.parallel.overlap_param_gather
-        if overlap:
-            self.transformer.param_sync_func = None
-            for chunk in self.state.chunks:
-                chunk.disable_forward_pre_hook()
         try:
-            yield
+            with newest_weights(self.state.chunks, self.transformer):
+                yield
         finally:
-            if overlap:
-                self.transformer.param_sync_func = synchronizing
-                for chunk in self.state.chunks:
-                    chunk.enable_forward_pre_hook()
             self.plugins.phase_end(phase)
 
     @contextmanager

@@ -1,7 +1,7 @@
 import type { ComputedRef, Ref } from 'vue'
 import { computed, onScopeDispose, shallowRef, watch } from 'vue'
-import type { Text } from '@/lib/tokenTexts'
-import { nameOfToken, POSITIONS, positionsOf, textExpression, textOf } from '@/lib/tokenTexts'
+import type { Text, TokenAt } from '@/lib/tokenTexts'
+import { POSITIONS, positionsOf, textExpression, textOf } from '@/lib/tokenTexts'
 import { indexOf } from '@/scope/expression'
 import type { Picture } from '@/scope/picture'
 import type { Scope } from './useScope'
@@ -13,8 +13,8 @@ const KEPT = 64
 export interface TokenTexts {
   /** Of the microbatch that is shown; undefined: not known. */
   readonly text: ComputedRef<Text | undefined>
-  /** How the entries of an axis are called; undefined: by their numbers. */
-  readonly nameOf: (axis: string) => ((at: number) => string) | undefined
+  /** The tokens of an axis' entries; undefined: entries are no positions, or not known. */
+  readonly tokensOf: (axis: string) => ((at: number) => TokenAt) | undefined
 }
 
 const momentOf = ({ frame }: Picture): string => `${frame.step} ${frame.microbatch}`
@@ -52,11 +52,11 @@ export function useTokenTexts(scope: Scope, expression: Ref<string>, of: { reado
   onScopeDispose(() => end())
 
   const text = computed(() => of.picture.value && kept.value.get(momentOf(of.picture.value)))
-  function nameOf(axis: string): ((at: number) => string) | undefined {
+  function tokensOf(axis: string): ((at: number) => TokenAt) | undefined {
     const known = text.value
     const positions = known && positionsOf(expression.value, axis, known.texts.length)
     const size = of.picture.value?.frame.dims[of.axes.value.indexOf(axis)]
-    return positions?.length === size ? (at) => nameOfToken(known!.texts[positions![at]], positions![at] ?? at) : undefined
+    return positions?.length === size ? (at) => ({ position: positions![at] ?? at, text: known!.texts[positions![at]] }) : undefined
   }
-  return { text, nameOf }
+  return { text, tokensOf }
 }

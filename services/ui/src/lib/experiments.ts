@@ -36,11 +36,11 @@ export interface Asked {
 }
 
 export const DEFAULTS: Asked = { kind: 'surprisal', prompt: '', corrupted: '', answer: '', against: '', site: 'resid_post', byHead: false, change: 'zero', source: '', baseline: '', sourceTokens: '', layers: '', heads: '', tokens: '', coefficient: 1, coefficients: '0.1, 0.3, 1', seeds: 3, newTokens: 16, free: false, reason: '' }
-export const SITES = ['resid_post', 'resid_mid', 'attn.out', 'mlp.out', 'attn.context', 'mlp.act'] as const
+export const SITES = ['resid_post', 'resid_mid', 'resid_pre', 'attn.out', 'mlp.out', 'attn.context', 'attn.q', 'attn.k', 'attn.v', 'attn.probs', 'mlp.act'] as const
 /** Experiments on what follows the prompt. */
 export const HAS_ANSWER: ReadonlySet<Kind> = new Set<Kind>(['trace', 'attribution', 'gradients'])
 /** Sites whose values belong to heads. */
-export const HAS_HEADS = new Set(['attn.context'])
+export const HAS_HEADS = new Set(['attn.context', 'attn.q', 'attn.probs'])
 
 export type Found =
   | { readonly kind: 'surprisal'; readonly prompts: readonly Surprisal[] }

@@ -122,9 +122,11 @@ export interface GenerationSettings {
   readonly stepwise: boolean
   /** Put prompts into the tokenizer's chat template. */
   readonly chat: boolean
+  /** Begin each prompt with the tokenizer's first token. */
+  readonly addBos: boolean
 }
 
-export const DEFAULT_SETTINGS: GenerationSettings = { newTokens: 32, temperature: 0.8, topK: 0, topP: 0.95, topPDecay: 1, topPBound: 0, seed: 1, candidates: 10, beamWidth: 0, lengthPenalty: 1, stopWords: [], stepwise: false, chat: false }
+export const DEFAULT_SETTINGS: GenerationSettings = { newTokens: 32, temperature: 0.8, topK: 0, topP: 0.95, topPDecay: 1, topPBound: 0, seed: 1, candidates: 10, beamWidth: 0, lengthPenalty: 1, stopWords: [], stepwise: false, chat: false, addBos: false }
 
 /** Text, or ids of tokens. */
 export type Prompt = string | readonly number[]
@@ -134,18 +136,18 @@ export interface GenerationOrder extends GenerationSettings {
 }
 
 export function requestOf(id: string, order: GenerationOrder): Record<string, unknown> {
-  const { prompts, newTokens, temperature, topK, topP, topPDecay, topPBound, seed, candidates, beamWidth, lengthPenalty, stopWords, stepwise, chat } = order
+  const { prompts, newTokens, temperature, topK, topP, topPDecay, topPBound, seed, candidates, beamWidth, lengthPenalty, stopWords, stepwise, chat, addBos } = order
   // A beam search scores its beams alone.
   const how = beamWidth > 0 ? { beam_width: beamWidth, length_penalty: lengthPenalty } : { top_candidates: candidates, prompt_log_probabilities: true }
   return {
-    type: 'request', id, prompts, max_new_tokens: newTokens, seed, paused: stepwise, ...how, ...(stopWords.length ? { stop_words: stopWords } : {}), ...(chat ? { chat } : {}),
+    type: 'request', id, prompts, max_new_tokens: newTokens, seed, paused: stepwise, ...how, ...(stopWords.length ? { stop_words: stopWords } : {}), ...(chat ? { chat } : {}), ...(addBos ? { add_bos: addBos } : {}),
     sampling: { temperature, top_k: topK, top_p: topP, ...(topPDecay < 1 ? { top_p_decay: topPDecay, top_p_bound: Math.min(topPBound, topP) } : {}) },
   }
 }
 
 /** Another way on from a row: its tokens up to a place, then another one. Later draws are the row's own. */
 export function branchOf(settings: GenerationSettings, row: GenerationRow, number: number, position: number, id: number): GenerationOrder {
-  return { ...settings, beamWidth: 0, chat: false, seed: settings.seed + number, prompts: [[...row.tokens.slice(0, position).map((token) => token.id), id]] }
+  return { ...settings, beamWidth: 0, chat: false, addBos: false, seed: settings.seed + number, prompts: [[...row.tokens.slice(0, position).map((token) => token.id), id]] }
 }
 
 /**

@@ -19,14 +19,14 @@ export function readGeneration(query: LocationQuery): GenerationAddress {
   const given = Object.entries(NUMBERS).flatMap(([name, key]) => (/^\d{1,15}(\.\d{1,6})?$/.test(text(key)) ? [[name, Number(text(key))] as const] : []))
   return {
     typed: text('q').slice(0, MOST_CHARACTERS),
-    settings: { ...DEFAULT_SETTINGS, ...Object.fromEntries(given), stopWords: wordsOf(text('stop')), stepwise: text('stepwise') === '1', chat: text('chat') === '1' },
+    settings: { ...DEFAULT_SETTINGS, ...Object.fromEntries(given), stopWords: wordsOf(text('stop')), stepwise: text('stepwise') === '1', chat: text('chat') === '1', addBos: text('bos') === '1' },
   }
 }
 
 /** What differs from what is usual. */
 export function generationQuery({ typed, settings }: GenerationAddress): LocationQueryRaw {
   const numbers = Object.entries(NUMBERS).map(([name, key]) => [key, settings[name as NumberName] === DEFAULT_SETTINGS[name as NumberName] ? undefined : String(settings[name as NumberName])])
-  return { ...Object.fromEntries(numbers), q: typed && typed.length <= MOST_CHARACTERS ? typed : undefined, stop: settings.stopWords.length ? textOfWords(settings.stopWords) : undefined, stepwise: settings.stepwise ? '1' : undefined, chat: settings.chat ? '1' : undefined }
+  return { ...Object.fromEntries(numbers), q: typed && typed.length <= MOST_CHARACTERS ? typed : undefined, stop: settings.stopWords.length ? textOfWords(settings.stopWords) : undefined, stepwise: settings.stepwise ? '1' : undefined, chat: settings.chat ? '1' : undefined, bos: settings.addBos ? '1' : undefined }
 }
 
 /** `the end, \n` → two words; a backslash keeps a comma, and \n is a line's end. */

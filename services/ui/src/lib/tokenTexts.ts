@@ -42,6 +42,16 @@ export function textOf(picture: Picture): Text {
   return { ids, texts: ids.map((id) => texts.get(id) ?? (Number.isFinite(id) ? `#${id}` : '')) }
 }
 
+/** An entry of an axis along a text. */
+export interface TokenAt {
+  readonly position: number
+  /** Undefined: not known. */
+  readonly text: string | undefined
+}
+
+/** A row or column of a file: its position and the whole token. */
+export const headingOf = ({ position, text }: TokenAt): string => [position, visible(text ?? '')].join(' ').trimEnd()
+
 /** A token beside a row or column: short, in one line, and without what would turn the line around. */
 export function nameOfToken(text: string | undefined, place: number): string {
   const whole = visible(text ?? '').replaceAll(/[\p{Cc}\p{Cf}]/gu, '·')

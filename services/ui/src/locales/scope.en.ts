@@ -294,6 +294,8 @@ export const scopeEn = {
   'generate.topP': 'Top-p',
   'generate.seed': 'Seed',
   'generate.candidatesCount': 'Candidates',
+  'generate.addBos': 'First token',
+  'generate.addBosNote': 'Begin each prompt with the token that begins a text, unless it is there already',
   'generate.chat': 'Chat',
   'generate.chatNote': 'Each prompt is what a user says, in the chat template of the model’s tokenizer',
   'generate.stepwise': 'Token by token, by hand',

@@ -295,6 +295,8 @@ export const scopeZh: Record<keyof typeof scopeEn, string> = {
   'generate.topP': 'Top-p',
   'generate.seed': '种子',
   'generate.candidatesCount': '候选',
+  'generate.addBos': '起始词元',
+  'generate.addBosNote': '在每条提示词前加上文本的起始词元（已有则不加）',
   'generate.chat': '对话',
   'generate.chatNote': '每条提示词作为用户发言，套用模型分词器的对话模板',
   'generate.stepwise': '手动逐个词元',

@@ -49,7 +49,7 @@ describe('a generation', () => {
 
 describe('what is asked, in the address', () => {
   it('comes back as it was, and what is usual is left out', () => {
-    const settings = { ...DEFAULT_SETTINGS, temperature: 0, topPDecay: 0.5, beamWidth: 2, stopWords: ['a,b', '\n', '\\'], stepwise: true, chat: true }
+    const settings = { ...DEFAULT_SETTINGS, temperature: 0, topPDecay: 0.5, beamWidth: 2, stopWords: ['a,b', '\n', '\\'], stepwise: true, chat: true, addBos: true }
     const query = generationQuery({ typed: 'The king\nA river', settings })
     expect(readGeneration(JSON.parse(JSON.stringify(query)) as never)).toEqual({ typed: 'The king\nA river', settings })
     expect(Object.values(generationQuery({ typed: '', settings: DEFAULT_SETTINGS })).every((value) => value === undefined)).toBe(true)

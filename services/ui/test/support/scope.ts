@@ -76,7 +76,11 @@ export class FakeScope {
 
   /** Expressions that viewers look at. */
   get asked(): string[] {
-    return [...this.viewers].flatMap(({ subscriptions }) => [...subscriptions.values()].map(({ asked }) => asked.expression))
+    return this.subscribed.map(({ expression }) => expression)
+  }
+
+  get subscribed(): Subscribe[] {
+    return [...this.viewers].flatMap(({ subscriptions }) => [...subscriptions.values()].map(({ asked }) => asked))
   }
 
   /** One more step of the training, unless it is paused. */
@@ -369,7 +373,7 @@ function frameOf(planned: Planned, layer: number | undefined, step: number, brok
   }
   if (planned.pca) {
     const values = Float32Array.from({ length: size }, (_, i) => Math.cos((i >> 1) / 3 + (i % 2) * 1.4) * (1 + (i >> 1) / 20) + hash(i + seed) * 0.3)
-    return { dims: shape, exact: true, values, explained: Float32Array.from([0.62, 0.21]), rows: Uint32Array.from({ length: size / 2 }, (_, i) => i) }
+    return { dims: shape, exact: true, values, explained: Float32Array.from([0.62, 0.21]), rows: Uint32Array.from({ length: 2 * size }, (_, i) => [0, step, 0, i >> 2][i & 3]) }
   }
   if (site === 'tokens') return { dims: shape, exact: true, values: Float32Array.from({ length: size }, (_, i) => i % WORDS.length), tokenTexts: packTexts(new Map(WORDS.entries())) }
   const probabilities = site === 'attn.probs'

@@ -1,5 +1,5 @@
 // @vitest-environment happy-dom
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import GenerateView from '@/views/GenerateView.vue'
 import { FakeGateway } from '../support/gateway'
 import type { Mounted } from '../support/mount'
@@ -48,6 +48,16 @@ describe('experiments', () => {
     fill('Answer', ' he')
     await run()
     expect(part().querySelector('td.marked')?.textContent).toBe('1.00')
+  })
+
+  it('are saved as CSV, with the tokens of their columns', async () => {
+    const saved: Blob[] = []
+    vi.spyOn(URL, 'createObjectURL').mockImplementation((blob) => `blob:${saved.push(blob as Blob)}`)
+    vi.spyOn(HTMLAnchorElement.prototype, 'click').mockReturnValue()
+    await open('surprisal')
+    await run()
+    part().querySelector<HTMLButtonElement>('caption button')!.click()
+    expect(await saved[0].text()).toBe('Token,The, king, is\r\nnats,,7.25,0.5\r\n')
   })
 
   it('compare without and with a change, and name the first layer that differs', async () => {

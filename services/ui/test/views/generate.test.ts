@@ -1,11 +1,12 @@
 // @vitest-environment happy-dom
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import GenerateView from '@/views/GenerateView.vue'
 import { FakeGateway } from '../support/gateway'
 import type { Mounted } from '../support/mount'
 import { mountPage } from '../support/mount'
 import type { FakeScope } from '../support/scope'
 import { World } from '../support/world'
+import measured from '../../../../tests/data/scope/first_look.json'
 
 let page: Mounted | undefined
 let gateway: FakeGateway
@@ -84,6 +85,46 @@ describe('generation', () => {
     expect([shown.router.currentRoute.value.query.p].flat()).toEqual(['layers[0].resid_post'])
   })
 
+  it('names the points of principal components by prompt and token, and a click chooses it', async () => {
+    const shown = await open(`?p=${encodeURIComponent('layers[0].resid_post | pca(2)')}`)
+    await ask(shown, 'The king\nA river')
+    for (let i = 0; i < 2; i += 1) scope.generation.advance()
+    await shown.until(() => shown.element.querySelector('.scatter canvas'))
+    const canvas = shown.element.querySelector('.scatter canvas')!
+    const press = (key: string): boolean => canvas.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))
+    press('ArrowRight')
+    press('ArrowRight')
+    await shown.until(() => shown.element.querySelector('.scatter p')?.textContent.startsWith('prompt 1, position 1 · ␣king · '))
+    press('Enter')
+    await shown.until(() => shown.element.querySelector('.side h2')?.textContent.includes('king'))
+    expect(shown.element.querySelector('.side dl')?.textContent).toContain('prompt 1, position 1')
+    expect([...shown.element.querySelectorAll('.card header button')].map((one) => one.getAttribute('title'))).toContain('Save as PNG')
+  })
+
+  it('saves a heatmap as CSV with the tokens of its rows', async () => {
+    const saved: Blob[] = []
+    vi.spyOn(URL, 'createObjectURL').mockImplementation((blob) => `blob:${saved.push(blob as Blob)}`)
+    vi.spyOn(HTMLAnchorElement.prototype, 'click').mockReturnValue()
+    const shown = await open(`?p=${encodeURIComponent('layers[0].resid_post')}`)
+    await ask(shown, 'The king\nA river')
+    scope.generation.advance()
+    await shown.until(() => shown.element.querySelector('.card .facts')?.textContent.includes('position 2'))
+    shown.element.querySelector<HTMLButtonElement>('.card header button[title="Save as CSV"]')!.click()
+    await shown.until(() => saved.length)
+    const lines = (await saved[0].text()).split('\r\n')
+    expect(lines[0]).toMatch(/^token \\ chan,0,1,/)
+    expect(lines.slice(1, 3).map((one) => one.split(',')[0])).toEqual(['0 The', '1  king'])
+  })
+
+  it('looks first at what its cost is measured with', async () => {
+    const shown = await open()
+    await ask(shown, 'one\ntwo\nthree\nfour')
+    await shown.until(() => scope.subscribed.length === 3)
+    const { id: request } = scope.generation.requests[0] as { id: string }
+    expect(scope.subscribed.every((one) => one.request === request)).toBe(true)
+    expect(scope.subscribed.map(({ expression, width, height, maxFps, credits }) => ({ expression, width, height, maxFps, credits }))).toEqual(measured)
+  })
+
   it('pauses, steps and cancels', async () => {
     const shown = await open()
     await ask(shown, 'The king')
@@ -106,12 +147,12 @@ describe('generation', () => {
   })
 
   it('takes prompts and settings from the address, and writes them there', async () => {
-    const shown = await open('?q=The+king%0AA+river&temperature=0&beam=2&stop=.%2C%5Cn')
+    const shown = await open('?q=The+king%0AA+river&temperature=0&beam=2&bos=1&stop=.%2C%5Cn')
     expect(shown.element.querySelector('textarea')?.value).toBe('The king\nA river')
     await shown.until(() => !button(shown, 'Generate').disabled)
     button(shown, 'Generate').click()
     await shown.until(() => scope.generation.requests.length)
-    expect(scope.generation.requests).toMatchObject([{ prompts: ['The king', 'A river'], beam_width: 2, stop_words: ['.', '\n'], sampling: { temperature: 0 } }])
+    expect(scope.generation.requests).toMatchObject([{ prompts: ['The king', 'A river'], beam_width: 2, add_bos: true, stop_words: ['.', '\n'], sampling: { temperature: 0 } }])
     const field = shown.element.querySelector('textarea')!
     field.value = 'Once'
     field.dispatchEvent(new Event('input'))

@@ -70,6 +70,20 @@ async def test_reductions_over_split_axes_are_those_of_the_whole(
         assert np.allclose(decode(frame).array, whole.mean(-1).max(-1), rtol=1e-5)
 
 
+async def test_megascopes_words_show_what_they_showed(scope: Served) -> None:
+    async with attached(address(scope), ranks(tensor=2)) as pods, viewing(scope) as viewer:
+        asked = "MLP1_mat_mul | batch(0) | pixels(4) | data.mean(dim=-1)"
+        told = await viewer.subscribe(1, asked, quantizer="f32", credits=4)
+        for rank in pods:
+            await rank.asked(1)
+            await rank.step(3)
+        frames = {frame.layer: frame for frame in [await viewer.frame() for _ in range(4)]}
+
+    whole = values_of(whole_site("mlp.fc1"), 2, 3)[0]
+    assert told["shape"] == [8, 4]
+    assert np.allclose(decode(frames[2]).array, whole.reshape(8, 4, 8).mean(-1), atol=1e-6)
+
+
 async def test_what_one_rank_has_whole_is_asked_of_it_alone_and_passes_through(scope: Served) -> None:
     async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
         await viewer.subscribe(1, "layers[2].attn.probs | head(3) | batch(1)")
@@ -98,6 +112,20 @@ async def test_texts_of_tokens_are_those_of_all_replicas_and_one_rank_of_each_se
     assert (told["quantizer"], frame.missing_shards) == ("f32", 0)
     assert [len(rank.demand.taps) for rank in pods] == [1, 0, 1, 0, 0, 0, 0, 0]
     assert unpack_texts(frame.sections[Section.TOKEN_TEXTS]) == {1: " the", 2: "\u202e", 3: "<script>"}
+
+
+async def test_texts_of_a_sequence_that_context_ranks_share_are_put_together(scope: Served) -> None:
+    async with attached(address(scope), ranks(tensor=1, pipeline=1, context=2)) as pods, viewing(scope) as viewer:
+        pods[0].beside[Section.TOKEN_TEXTS] = pack_texts({1: " the", 4: " end"})  # the first and the last stretch
+        pods[1].beside[Section.TOKEN_TEXTS] = pack_texts({2: " king", 3: " slept"})
+        await viewer.subscribe(1, "tokens | batch(0)")
+        for rank in pods:
+            await rank.asked(1)
+            await rank.step(3)
+        frame = await viewer.frame()
+
+    assert np.array_equal(decode(frame).array, values_of(whole_site("tokens"), None, 3)[0])
+    assert unpack_texts(frame.sections[Section.TOKEN_TEXTS]) == {1: " the", 2: " king", 3: " slept", 4: " end"}
 
 
 async def test_each_replica_is_shown_by_itself_beside_all_together(scope: Served) -> None:
@@ -229,6 +257,9 @@ async def test_principal_components_of_all_steps_are_numpys(scope: Served) -> No
     assert told["axes"] == ["row", "component"]
     assert found.shape == (len(rows), 2)
     assert np.allclose((found**2).sum(0), values[:2] ** 2, rtol=1e-3)
+    places = np.frombuffer(frames[1].sections[Section.ROWS], "<u4").reshape(-1, 4)
+    assert {tuple(each) for each in places[:, :2].tolist()} == {(0, 1), (0, 2)}  # of one generation, both steps
+    assert places[:16, 2].tolist() == [0] * 8 + [1] * 8
 
 
 async def test_a_generation_is_compared_with_another(scope: Served) -> None:

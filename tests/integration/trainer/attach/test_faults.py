@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from megatronapp.cli.local_stack import LocalStack, Options, local_stack
-from megatronapp.core.bus import Topic
-from megatronapp.core.findings import Cause, Finding, Kind
+from megatronapp.core.findings import Cause
 from megatronapp.detector.analyze import analyze
-from megatronapp.v1 import findings_pb2
-from tests.support import accelerate
-from tests.support.attached import SCRIPTS, end, run, start
+from tests.support import accelerate, pretrain
+from tests.support.attached import SCRIPTS, run, start
+from tests.support.attached_hangs import first_hang
 
 CULPRIT, WORLD, STEPS = 2, 4, 120
 SLOW = f"faults:\n  - {{kind: slow_compute, ranks: [{CULPRIT}], from_step: 31, effect_ratio: 3}}\n"
@@ -26,6 +24,7 @@ LOOPS = {
 }
 """Script and arguments, by the name that the command gives the job. CPU ranks page when they were slow for two seconds:
 steps of 15 ms must be many."""
+GPT = "team/gpt"
 PATIENCE_SECONDS = 240.0
 
 
@@ -59,26 +58,33 @@ async def test_a_hang_is_told_and_its_rank_where_collectives_are_seen(
 ) -> None:
     """DDP's are called from C++: who waits for whom is unknown."""
     script, *arguments = LOOPS[job]
-    async with local_stack(Options(tmp_path, page_port=None)) as running:
-        told = asyncio.create_task(first_hang(running))
-        platform = ["--collector-address", running.collector_address, "--token-file", str(running.token_file)]
-        attach = [*platform, *scenario(tmp_path, HANG)]
-        with start(SCRIPTS / str(script), *arguments, ranks=WORLD, attach=attach) as training:
-            ending = asyncio.create_task(asyncio.to_thread(end, training, PATIENCE_SECONDS))
-            await asyncio.wait([told, ending], return_when=asyncio.FIRST_COMPLETED)
-            training.terminate()
-            output, errors = await ending
-        found = told.result() if told.done() else None
-        told.cancel()
 
-    assert found is not None, output + errors
+    def begin(platform: list[str]) -> subprocess.Popen[str]:
+        attach = [*platform, *scenario(tmp_path, HANG)]
+        return start(SCRIPTS / str(script), *arguments, ranks=WORLD, attach=attach)
+
+    found, output = await first_hang(tmp_path, begin, PATIENCE_SECONDS)
+
+    assert found is not None, output
     assert list(found.ranks) == named
     assert (found.cause is Cause.UNKNOWN) == (named == [])
 
 
-async def first_hang(running: LocalStack) -> Finding:
-    async for message in running.bus.subscribe(Topic.FINDINGS, group="test", consumer="test"):
-        finding = Finding.from_proto(findings_pb2.Finding.FromString(message.value))
-        if finding.kind is Kind.HANG:
-            return finding
-    raise AssertionError("the bus has ended")
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_the_rank_of_pretrain_gpt_that_hangs_is_named(shared_data: Path, tmp_path: Path) -> None:
+    arguments = pretrain.script(shared_data, tmp_path, "data", 100 * STEPS)
+
+    def begin(platform: list[str]) -> subprocess.Popen[str]:
+        attach = ["--job", GPT, *platform, *scenario(tmp_path, of_two(HANG))]
+        return start(*arguments, **pretrain.in_environment(shared_data, {"attach": attach}))
+
+    found, output = await first_hang(tmp_path, begin, PATIENCE_SECONDS)
+
+    assert found is not None, output
+    assert list(found.ranks) == [1]
+
+
+def of_two(text: str) -> str:
+    """A scenario, of the second of two ranks."""
+    return text.replace(f"ranks: [{CULPRIT}]", "ranks: [1]")

@@ -9,37 +9,10 @@ import pytest
 from megatronapp.core.trace import file as trace_file
 from megatronapp.v1 import trace_pb2
 from tests.integration.trainer.plugins.scan.traced import RankTrace, read
-from tests.support.attached import Ended, every_step, run
-from tests.support.pretrain import FLAGS, logged, same_bits, saving, weights
+from tests.support.attached import every_step
+from tests.support.pretrain import logged, pretrain, same_bits, weights
 
-ON_CPU = Path(__file__).parents[3] / "support" / "megatron_lm_on_cpu.py"
 STEPS, MICROBATCHES = 6, {"pipeline": 4, "tensor": 4, "data": 2}
-LAYOUTS = {
-    "pipeline": "--pipeline-model-parallel-size 2",
-    "tensor": "--tensor-model-parallel-size 2",
-    "data": "--use-distributed-optimizer",
-}
-MODEL = (
-    "--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 "
-    "--micro-batch-size 2 --global-batch-size 8 --eval-interval 4 --distributed-backend gloo"
-)
-
-
-def pretrain(
-    data: Path, folder: Path, layout: str, *, attach: list[str] | None = None, steps: int = STEPS, **options: float
-) -> Ended:
-    megatron_lm = data / "megatron_lm"
-    flags = f"{FLAGS} {MODEL} {LAYOUTS[layout]} --train-iters {steps}".split()
-    return run(
-        ON_CPU,
-        megatron_lm / "pretrain_gpt.py",
-        *flags,
-        *saving(folder),
-        f"--data-cache-path={folder / 'cache'}",
-        attach=attach,
-        environment={"PYTHONPATH": str(megatron_lm), "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
-        timeout=options.get("timeout", 240.0),
-    )
 
 
 def traces(folder: Path) -> list[RankTrace]:
@@ -53,11 +26,11 @@ def test_every_step_and_microbatch_is_seen_and_the_losses_are_the_same(
     shared_data: Path, tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(shared_data / "megatron_lm")
-    plain = pretrain(shared_data, tmp_path / "plain", layout)
+    plain = pretrain(shared_data, tmp_path / "plain", layout, STEPS)
     assert plain.code == 0, f"the script alone died with exit code {plain.code}: {plain.output}"
 
     attach = ["--job", "team/gpt", *every_step(tmp_path)]
-    attached = pretrain(shared_data, tmp_path / "attached", layout, attach=attach)
+    attached = pretrain(shared_data, tmp_path / "attached", layout, STEPS, attach=attach)
 
     assert attached.code == 0, attached.output
     assert len(logged(plain)) == STEPS + 3  # an evaluation between two steps, and two at the end

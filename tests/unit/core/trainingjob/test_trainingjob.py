@@ -166,6 +166,10 @@ def test_a_file_without_one_job_is_refused(text: str, says: str) -> None:
         ({"attach": True, "command": ["x"]}, "attach needs image and command"),
         ({"attach": True, "image": "x"}, "attach needs image and command"),
         (
+            {"attach": True, "image": "x", "command": ["x"], "plugins": {"megatrace": {"enabled": True}}},
+            r"plugins\.megatrace needs the platform's own launcher",
+        ),
+        (
             {"attach": True, "image": "x", "command": ["x"], "plugins": {"scan": {"enabled": False}}},
             r"attach is MegaScan: turn plugins\.scan\.enabled on",
         ),

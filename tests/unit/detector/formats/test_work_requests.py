@@ -8,10 +8,11 @@ from megatronapp.detector.analyze import analyze
 from megatronapp.detector.formats.work_requests import HEADER
 
 
-def write_port(folder, port, *, bandwidth=40_000, took_ns=50_000, sends=60, outstanding=0):
+def write_port(folder, port, *, bandwidth=40_000, took_ns=50_000, sends=60, outstanding=0, peer=None):
     """A send a second."""
+    peer = port + 4 if peer is None else peer
     rows = [
-        f"2026010112{second // 60:02}{second % 60:02},77,{port},{port + 4},{port},2,{second},10.0.0.1,10.0.1.1,"
+        f"2026010112{second // 60:02}{second % 60:02},77,{port},{peer},{port},2,{second},10.0.0.1,10.0.1.1,"
         f"{bandwidth + second % 7},3,{outstanding},{took_ns + second % 11}"
         for second in range(sends)
     ]
@@ -42,7 +43,33 @@ def test_a_send_that_does_not_end_while_others_go_on_is_named(tmp_path):
     (finding,) = analyze(tmp_path).findings
 
     assert (finding.kind, finding.ranks) == (Kind.HANG, (1,))
+    assert finding.summary.startswith(
+        "A send of rank 1 to rank 5 through host_mlx5_1 port 1 has stalled, in operation 29"
+    )
     assert "1048576 bytes are outstanding, and the other ports went on for 30 s" in finding.summary
+
+
+def test_two_ends_of_a_link_that_stalls_both_ways_are_one_finding(tmp_path):
+    for port in range(5):
+        stalls = port in (1, 2)
+        write_port(
+            tmp_path, port, sends=30 if stalls else 60, outstanding=8 * stalls, peer=3 - port if stalls else None
+        )
+
+    (finding,) = analyze(tmp_path).findings
+
+    assert (finding.kind, finding.ranks) == (Kind.HANG, (1, 2))
+    assert "rank 1 to rank 2" in finding.summary
+    assert "rank 2 to rank 1" in finding.summary
+
+
+def test_a_peer_that_is_no_rank_is_not_named(tmp_path):
+    for port in range(4):
+        write_port(tmp_path, port, sends=30 if port == 1 else 60, outstanding=1 << 20, peer=-1)
+
+    (finding,) = analyze(tmp_path).findings
+
+    assert finding.summary.startswith("A send of rank 1 through host_mlx5_1 port 1 has stalled")
 
 
 def test_a_port_that_has_nothing_left_to_send_has_not_stalled(tmp_path):

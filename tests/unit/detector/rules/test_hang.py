@@ -106,7 +106,10 @@ def test_a_hang_names_the_message_that_was_never_posted() -> None:
 
     (finding,) = {f.id: f for f in job.said}.values()
     assert (finding.kind, finding.ranks) == (Kind.HANG, (1,))
-    assert "has not entered backward_recv (backward of microbatch 5, step 20) of p2p:0-1" in finding.summary
+    assert (
+        "has not entered backward_recv (backward of microbatch 5, step 20) of p2p:0-1 (rank 0 to rank 1)"
+        in finding.summary
+    )
 
 
 def test_a_rank_of_which_nothing_was_ever_heard_is_told_and_not_accused() -> None:
@@ -186,8 +189,8 @@ def test_two_ranks_that_wait_for_each_others_messages_are_told_as_a_deadlock() -
     assert (finding.kind, finding.cause, finding.ranks, finding.page) == (Kind.HANG, Cause.DEADLOCK, (0, 1), True)
     assert finding.summary == (
         "Nothing has moved in step 6. Ranks 0, 1 wait for each other: "
-        "rank 0 for rank 1 to enter backward_send (backward of microbatch 0, step 6) of p2p:1-0, "
-        "rank 1 for rank 0 to enter forward_send (forward of microbatch 0, step 6) of p2p:0-1. "
+        "rank 0 for rank 1 to enter backward_send (backward of microbatch 0, step 6) of p2p:1-0 (rank 1 to rank 0), "
+        "rank 1 for rank 0 to enter forward_send (forward of microbatch 0, step 6) of p2p:0-1 (rank 0 to rank 1). "
         "Its longest usual pause is 1.0 s."
     )
 

@@ -16,6 +16,8 @@ from tests.support.detecting import seeds
 
 ONSET, STEPS = 32, 44
 SMALL = Layout(pp=2, dp=4, tp=8)
+DEEP = Layout(pp=5, dp=1, tp=8)
+"""Ranks that send to the stage before and the stage behind."""
 LARGE = Layout(pp=4, dp=32, tp=8)
 """1,024 ranks."""
 
@@ -38,6 +40,40 @@ def test_a_rank_that_sends_slowly_is_named_and_nobody_else_of_its_ring() -> None
     assert (finding.kind, finding.cause, finding.ranks) == (Kind.SLOW_LINK, Cause.NIC, (19,))
     assert "rank 19 sends" in finding.summary
     assert finding.evidence[0].signal == "nccl_send"
+
+
+def link(sender: int, receiver: int, ratio: float = 8.0) -> NcclFault:
+    return NcclFault("link", (sender, receiver), ratio, ONSET)
+
+
+def test_a_send_that_is_slow_to_one_rank_alone_is_told_with_that_rank() -> None:
+    (finding,) = run(DEEP, link(19, 27))
+
+    assert (finding.kind, finding.cause, finding.ranks) == (Kind.SLOW_LINK, Cause.NIC, (19, 27))
+    assert "rank 19 sends to rank 27 takes" in finding.summary
+
+
+def test_two_ends_of_a_link_that_is_slow_both_ways_are_one_finding() -> None:
+    (finding,) = run(DEEP, link(19, 27), link(27, 19))
+
+    assert finding.ranks == (19, 27)
+
+
+def test_what_several_send_slowly_to_one_is_that_ranks() -> None:
+    (finding,) = run(DEEP, link(11, 19), link(27, 19))
+
+    assert finding.ranks == (19,)
+    assert "rank 11 sends to rank 19 and rank 27 to rank 19 takes" in finding.summary
+
+
+def test_the_cards_of_a_node_are_one_finding_of_the_node() -> None:
+    cards = (16, 18, 19, 21)
+
+    (finding,) = run(SMALL, *(nic(rank, 2.0 + place) for place, rank in enumerate(cards)))
+
+    assert (finding.kind, finding.cause, finding.ranks) == (Kind.SLOW_LINK, Cause.NIC, cards)
+    assert finding.node
+    assert f"ranks 16, 18, 19 and 21 of node {finding.node} send" in finding.summary
 
 
 def test_a_send_that_stalls_in_each_step_is_found() -> None:
@@ -121,6 +157,23 @@ def test_of_1024_ranks_the_three_that_send_slowly_are_named_alone() -> None:
 
     assert {finding.ranks for finding in findings if finding.kind is Kind.SLOW_LINK} == {(rank,) for rank in slow}
     assert len(findings) == len(slow)
+
+
+@pytest.mark.long
+def test_of_1024_ranks_a_node_and_a_link_are_two_findings() -> None:
+    node = tuple(range(512, 520))
+
+    findings = run(LARGE, NcclFault("nic", node, 3.0, ONSET), link(300, 556))
+
+    assert {finding.ranks for finding in findings} == {node, (300, 556)}
+
+
+@pytest.mark.long
+def test_of_1024_ranks_half_a_fabric_is_told_with_its_share() -> None:
+    (finding,) = run(LARGE, NcclFault("nic", tuple(range(512)), 3.0, ONSET))
+
+    assert (finding.kind, finding.ranks) == (Kind.FABRIC_SLOW, ())
+    assert "512 of 1024 ranks (50%)" in finding.summary
 
 
 @pytest.mark.long

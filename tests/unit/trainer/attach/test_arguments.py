@@ -29,6 +29,12 @@ def test_without_dashes_the_first_word_that_is_no_flag_begins_the_command() -> N
     assert asked.plugin_flags == ["--trace-interval", "3"]
 
 
+def test_megascope_is_asked_for_by_the_trainers_flag() -> None:
+    asked = parse(["--scope", "--", "x"])
+
+    assert decode(encode(asked.plugin_flags)).scope
+
+
 def test_the_ranks_read_what_the_command_was_given() -> None:
     asked = parse(["--trace", "--job=team/run", "--trace-granularity=base", "--", "x"])
 

@@ -62,3 +62,25 @@ def test_without_a_temporary_folder_the_installation_is_used(monkeypatch: pytest
 
     with light.linked() as start:
         assert start == light.START_FOLDER
+
+
+LACKING = """
+import sys
+
+class Lacks:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"grpc", "google", "pydantic", "structlog", "yaml", "tokenizers", "safetensors"}:
+            raise ImportError(f"{name} is not installed")
+
+sys.meta_path.insert(0, Lacks())
+from megatronapp.core.logging import be_a_guest
+be_a_guest()
+import megatronapp.trainer.attach.opening
+import megatronapp.trainer.plugins.scope.plugin
+"""
+
+
+def test_a_rank_that_is_looked_into_needs_torch_numpy_and_megatron_core_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", LACKING], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr

@@ -74,6 +74,15 @@ def test_settings_beside_a_tokenizer_that_are_nested_too_deeply_are_one_error(tm
         HuggingFaceTokenizer(tmp_path)
 
 
+@pytest.mark.parametrize("role", ["eos_token", "bos_token"])
+def test_half_a_character_as_a_special_token_is_one_error(tmp_path: Path, role: str) -> None:
+    (tmp_path / "tokenizer.json").write_text((EXAMPLES / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({role: "\ud800"}))
+
+    with pytest.raises(ConfigError, match=r"tokenizer_config\.json beside the tokenizer can't be read: [^\n]+$"):
+        HuggingFaceTokenizer(tmp_path)
+
+
 def test_null_tokenizer_refuses_words_and_foreign_ids() -> None:
     tokenizer = NullTokenizer(100)
 

@@ -130,7 +130,8 @@ class Section(IntEnum):
     EXPLAINED = 8
     """f32 for each principal component: its share of the variance."""
     ROWS = 9
-    """u32 triples for each row of a PCA: number of its generation, from 0; step; index in that frame."""
+    """Four u32 for each row of a PCA: number of its generation, from 0; step; entry of the batch; position. 2³² − 1
+    where there is no such number."""
     TOKEN_TEXTS = 10
     """Of tokens' ids (`token_texts`)."""
 

@@ -2,6 +2,9 @@
 
 MegaScope cuts the channels into `pixels` chunks and evaluates the user's text on `data`, with the chunk as the last
 dimension. Here the texts that people use are looked up in a table; any other is refused with what to write instead.
+
+    MLP1_mat_mul | pixels(64) | data.abs().max(dim=-1)      →  layers[*].mlp.fc1 | pool(chan,64,absmax)
+    layers[3].attn.q | head(0) | data.mean(dim=-1)          →  layers[3].attn.q | head(0) | pool(chan,96,mean)
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import re
 from collections.abc import Mapping
 
 from megatronapp.core.scope.arguments import MAX_BINS, ExpressionError
+from megatronapp.core.scope.expression import MAX_CHARACTERS, Expression, parse
 
 DEFAULT_PIXELS = {"QKV": 96, "MLP": 64}
 DEFAULT_METHOD = "data.mean(dim=-1)"
@@ -41,6 +45,31 @@ _METHODS = {
 }
 _CALL = re.compile(r"(?:data|torch)\.(?:(abs)\(\)\.)?(\w+)\((?:data,)?(?:dim=)?-1\)(?:\.values|\[0\])?", re.A)
 _OF_ABS = re.compile(r"torch\.(\w+)\((?:data\.abs\(\)|torch\.abs\(data\)),(?:dim=)?-1\)(?:\.values|\[0\])?", re.A)
+_PIXELS = re.compile(r"pixels\(\s*(\d{1,9})\s*\)", re.A)
+_CODE = re.compile(r"(?:data|torch)\s*\.", re.A)
+
+
+def read(text: str) -> Expression:
+    """An expression, also one in MegaScope's words: a kind in place of the selector, `pixels(n)` and the Python that is
+    done to `data`. Raises ExpressionError, whatever the text."""
+    selector, *operations = (part.strip() for part in text[: MAX_CHARACTERS + 1].split("|"))
+    own = [each for each in operations if _PIXELS.fullmatch(each) or _CODE.match(each)]
+    if len(text) > MAX_CHARACTERS or (selector not in SITES and not own):
+        return parse(text)
+    given = [int(match[1]) for each in own if (match := _PIXELS.fullmatch(each))]
+    methods = [each for each in own if _CODE.match(each)]
+    if len(given) > 1 or len(methods) > 1:
+        raise ExpressionError("pixels and what is done to data are said twice", 0, "say each once")
+    pixels, method = given[0] if given else None, methods[0] if methods else DEFAULT_METHOD
+    if selector in SITES:
+        found = translate(selector, pixels, method)
+    else:
+        default = DEFAULT_PIXELS["QKV" if ".attn." in selector else "MLP"]
+        found = (f"{selector} | {_pooled(default if pixels is None else pixels, method)}",)
+    if len(found) > 1:
+        raise ExpressionError(f"{selector} is {len(found)} pictures", 0, f"write one: {', or '.join(found)}")
+    chosen, *rest = found[0].split(" | ")
+    return parse(" | ".join((chosen, *(each for each in operations if each not in own), *rest)))
 
 
 def translate(kind: str, pixels: int | None = None, method: str = DEFAULT_METHOD) -> tuple[str, ...]:
@@ -50,10 +79,14 @@ def translate(kind: str, pixels: int | None = None, method: str = DEFAULT_METHOD
     if kind not in _COMPRESSED:
         return SITES[kind]
     bins = DEFAULT_PIXELS[_COMPRESSED[kind]] if pixels is None else pixels
+    return tuple(f"{site} | {_pooled(bins, method)}" for site in SITES[kind])
+
+
+def _pooled(bins: int, method: str) -> str:
     if not 1 <= bins <= MAX_BINS:
         raise ExpressionError(f"{bins} pixels", 0, f"from 1 to {MAX_BINS}")
     before, how = _method(method)
-    return tuple(f"{site} | {before}pool(chan,{bins},{how})" for site in SITES[kind])
+    return f"{before}pool(chan,{bins},{how})"
 
 
 def _method(text: str) -> tuple[str, str]:

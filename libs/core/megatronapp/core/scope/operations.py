@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+
+from megatronapp.core.str_enum import StrEnum
 
 
 class Reducer(StrEnum):

@@ -70,6 +70,8 @@ class Plan:
     """Reductions of the merged whole."""
     beside: tuple[Pca | Compare, ...]
     """What needs other frames too, last of all."""
+    before: tuple[str, ...]
+    """Axes of the values that it is done to."""
     kind: Kind
     """Of the frames that viewers get."""
     axes: tuple[str, ...]
@@ -178,6 +180,7 @@ class _Planner:
         self._rank: list[Operation] = []
         self._gateway: list[Operation] = []
         self._beside: list[Pca | Compare] = []
+        self._before: tuple[str, ...] = ()
         self._parts = self._tracks
         self._held: tuple[Track, ...] | None = None
         self._partial = False
@@ -249,6 +252,7 @@ class _Planner:
             partial=self._partial,
             gateway=tuple(self._gateway),
             beside=tuple(self._beside),
+            before=self._before,
             kind=self._kind,
             axes=tuple(track.name for track in kept),
             shape=tuple(0 if track.name in self._changing else track.size for track in kept),
@@ -379,6 +383,7 @@ class _Planner:
         kept = [track for track in self._tracks if not track.dropped]
         if not kept:
             raise PlanError("invalid", f"{operation} goes over the last axis, and there is none")
+        self._before = self._before or tuple(track.name for track in kept)
         self._beside.append(operation)
         if isinstance(operation, Pca):
             rows = Track.of(Axis("row", MAX_ROWS))

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.scope.operations import AXES
+from megatronapp.core.str_enum import StrEnum
 
 MAX_SITES = 4096
 MAX_AXES = 4

@@ -92,7 +92,10 @@ class Spec(Model):
         default_factory=list, max_length=64, description="default: torchrun -m megatronapp.trainer"
     )
     args: list[str] = Field(default_factory=list, max_length=1024, description="the trainer's flags")
-    attach: bool = Field(default=False, description="put MegaScan on `command` in `image`, neither of which is changed")
+    attach: bool = Field(
+        default=False,
+        description="put MegaScan, and plugins.scope, on `command` in `image`, neither of which is changed",
+    )
     nodes: int = Field(default=1, ge=1, le=10_000)
     proc_per_node: int = Field(ge=1, le=256)
     parallelism: Parallelism = Parallelism()
@@ -234,9 +237,10 @@ class Spec(Model):
     def _plugins_have_a_trainer(self) -> Self:
         """Whoever runs a command of their own may run anything: nothing would read what `plugins` asks for.
 
-        `scan` is on by default, so that nobody has asked for it.
+        `scan` is on by default, so that nobody has asked for it. `attach` brings it and `scope` to the command.
         """
-        asked = [name for name in self.plugins.enabled if name != "scan"]
+        brought = {"scan", "scope"} if self.attach else {"scan"}
+        asked = [name for name in self.plugins.enabled if name not in brought]
         if self.command and asked:
             raise ValueError(
                 f"plugins.{asked[0]} needs the platform's own launcher: leave out command, or turn the plug-in off "

@@ -147,7 +147,7 @@ def _attempt(note: Path, last_write: int) -> StoredAttempt:
             elif message.message.seq:  # 0: an earlier version's goodbye, which tells nothing
                 before = heartbeats.get(message.identity.rank)
                 heartbeats[message.identity.rank] = LastHeartbeats(before.since if before else message, message)
-    except (DecodeError, ValueError) as error:
+    except (DecodeError, ValueError, OverflowError) as error:
         raise DataError(f"{note} can't be read: {error}") from error
     if record is None or name is None:
         raise DataError(f"{note} is not the note of an attempt")

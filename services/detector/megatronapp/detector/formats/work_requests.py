@@ -4,8 +4,8 @@ each send that completed.
     Time,Group,FromRank,ToRank,DevIndex,Func,FuncTimes,SrcIP,DstIP,Bandwidth,SendWrCounter,RemainWrDataSize,Timestamp
 
 By sii-research/Megatrace, trace/megatrace_nccl.patch (timer_log.cc): Bandwidth is the port's over a window of sends,
-SendWrCounter and RemainWrDataSize are what the sender still has outstanding, Timestamp is how long the send took, in
-nanoseconds, whatever its name says. Time is the host's, to the second.
+SendWrCounter and RemainWrDataSize are what the sender still has outstanding, FuncTimes counts the operations,
+Timestamp is how long the send took, in nanoseconds, whatever its name says. Time is the host's, to the second.
 """
 
 from __future__ import annotations
@@ -39,6 +39,23 @@ _PORT = re.compile(r"(.+?)[-_]Port(\d+)[-_][AB]\.log")
 
 
 @dataclass(frozen=True, slots=True)
+class Send:
+    """One that completed."""
+
+    at_seconds: float
+    """Since the epoch."""
+    rank: int
+    peer: int | None
+    """The rank that it went to; None: not told."""
+    operation: int
+    """Its number."""
+    bandwidth: float
+    outstanding_bytes: int
+    """After it."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Port:
     name: str
     """Host, card and port."""
@@ -49,10 +66,7 @@ class Port:
     """Median, in the unit that Megatrace writes."""
     send_seconds: float
     """Median."""
-    last_seconds: float
-    """When its last send completed, since the epoch."""
-    outstanding_bytes: int
-    """After it."""
+    last: Send
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +98,6 @@ def read(files: Mapping[str, list[Path]]) -> list[Port]:
     return ports
 
 
-@dataclass(frozen=True, slots=True)
-class _Send:
-    at_seconds: float
-    rank: int
-    bandwidth: float
-    outstanding_bytes: int
-    seconds: float
-
-
 def _port(name: str, paths: list[Path]) -> Port | None:
     sends = [send for path in paths for send in _sends(path)]
     if not sends:
@@ -104,12 +109,11 @@ def _port(name: str, paths: list[Path]) -> Port | None:
         sends=len(sends),
         bandwidth=float(np.median([send.bandwidth for send in sends])),
         send_seconds=float(np.median([send.seconds for send in sends])),
-        last_seconds=last.at_seconds,
-        outstanding_bytes=last.outstanding_bytes,
+        last=last,
     )
 
 
-def _sends(path: Path) -> Iterator[_Send]:
+def _sends(path: Path) -> Iterator[Send]:
     if path.stat().st_size > MAX_FILE_BYTES:
         raise DataError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; Megatrace's files have 10 MB")
     lines = path.read_text(errors="replace").replace("\0", "").splitlines()
@@ -122,11 +126,13 @@ def _sends(path: Path) -> Iterator[_Send]:
         yield send
 
 
-def _send(row: list[str]) -> _Send:
-    at, _, rank, _, _, _, _, _, _, bandwidth, _, outstanding, took = row
-    send = _Send(
+def _send(row: list[str]) -> Send:
+    at, _, rank, to, _, _, operation, _, _, bandwidth, _, outstanding, took = row
+    send = Send(
         at_seconds=datetime.strptime(at, "%Y%m%d%H%M%S").timestamp(),
         rank=int(rank),
+        peer=peer if 0 <= (peer := int(to)) < MAX_WORLD else None,
+        operation=int(operation),
         bandwidth=float(int(bandwidth)),
         outstanding_bytes=int(outstanding),
         seconds=int(took) * NS,
@@ -144,8 +150,8 @@ def slow(ports: list[Port]) -> list[SlowPort]:
 
 
 def _judged(port: Port, others: list[Port]) -> SlowPort | None:
-    silent = float(np.median([other.last_seconds for other in others])) - port.last_seconds if others else 0.0
-    if port.outstanding_bytes > 0 and silent >= STALLED_SECONDS:
+    silent = float(np.median([other.last.at_seconds for other in others])) - port.last.at_seconds if others else 0.0
+    if port.last.outstanding_bytes > 0 and silent >= STALLED_SECONDS:
         return SlowPort(port, 1.0, silent)
     bandwidth = float(np.median([other.bandwidth for other in others])) if others else 0.0
     seconds = float(np.median([other.send_seconds for other in others])) if others else 0.0

@@ -4,6 +4,7 @@ ranks wait for each other."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
@@ -66,6 +67,7 @@ TOLD_STACKS = 4
 TOLD_EDGES = 4
 """Of a circle; the others are alike."""
 
+_PAIR = re.compile(r"p2p:(\d+)-(\d+)")
 _DURING: dict[int, str] = {
     trace_pb2.PHASE_CHECKPOINT: "the checkpoint after ",
     trace_pb2.PHASE_EVALUATION: "the evaluation after ",
@@ -140,9 +142,15 @@ def _operation(b: Blame) -> str:
     return f"{operation} ({describe(name)}, step {step})"
 
 
+def _where(communicator: str) -> str:
+    """With who sends to whom, of messages."""
+    ends = _PAIR.fullmatch(communicator)
+    return f"{communicator} (rank {ends[1]} to rank {ends[2]})" if ends else communicator
+
+
 def _of_circle(ranks: tuple[int, ...], edges: list[Blame]) -> str:
     waits = [
-        f"rank {b.waiting[0]} for rank {b.rank} to enter {_operation(b)} of {b.communicator}"
+        f"rank {b.waiting[0]} for rank {b.rank} to enter {_operation(b)} of {_where(b.communicator)}"
         for b in edges[:TOLD_EDGES]
     ]
     known = edges[0].side is Side.DEADLOCK
@@ -162,7 +170,7 @@ def _of_nobody(stall: Stalled) -> Suspicion:
 
 def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame, cause: Cause) -> Suspicion:
     does = _LEFT[b.side] if _has_ended(stall, b) else _DOES[b.side]
-    does = does.format(operation=_operation(b), communicator=b.communicator, instead=b.instead)
+    does = does.format(operation=_operation(b), communicator=_where(b.communicator), instead=b.instead)
     waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:TOLD_RANKS]))}" if b.waiting else ""
     return _described(
         stall, ranks, b, cause, f"{_named(ranks)} {does}{waiting}.{_stopped(stall, ranks)}{_silent(stall, ranks)}"

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from megatronapp.core.findings import Cause, Kind
 from megatronapp.detector.nccl_watch import SEND, SEND_BESIDE, TRANSFER, TRANSFER_BESIDE, NcclView
+from megatronapp.detector.rules import nccl_sends
 from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, patience
+from megatronapp.detector.rules.nccl_sends import SlowSends
 from megatronapp.detector.rules.transfers import LINK_ENDS, MAJORITY, SEVERAL, SHOWN
-from megatronapp.detector.signals.nccl_operations import Transfer
+from megatronapp.detector.signals.nccl_operations import MESSAGE, Transfer
 from megatronapp.detector.signals.tomography import Cleared, Path, culprits
 
 ADVICE = "Check the network port, cable and switch of this link's ends."
 MANY = 8
 """Ranks of SEVERAL nodes whose sends become slow together are so for what they share."""
+SENDERS_STEPS = 3
+"""A transfer that is slow for fewer steps is left to its senders' proxies, where they tell: they know more."""
 Alarm = tuple[str, int]
 """Signal and item."""
 
@@ -31,9 +36,13 @@ def detect(view: View) -> Iterator[Suspicion]:
     if _is_fabric(view, showing, len(view.nccl.waits)):
         yield _fabric(view, worst, len(showing), len(view.nccl.waits))
         return
-    for alarm in sends:
-        yield _slow_send(view, alarm)
-    yield from _slow_transfers(view, view.nccl, slow, frozenset(rank for _, rank in sends))
+    located = list(nccl_sends.located(view.nccl, *_placed(view, sends)))
+    for each in located:
+        yield _slow_sends(view, each)
+    known = frozenset(rank for each in located for rank in (*each.ranks, *each.senders))
+    yield from _slow_transfers(
+        view, view.nccl, [each for each in slow if not _is_for_senders(view, view.nccl, each)], known
+    )
 
 
 def _alarms(view: View, signals: Sequence[str]) -> list[Alarm]:
@@ -70,17 +79,37 @@ def _is_fabric(view: View, showing: frozenset[int], senders: int) -> bool:
     return len(showing) > max(LINK_ENDS, MAJORITY * senders) or (nodes >= SEVERAL and len(showing) >= MANY)
 
 
-def _slow_send(view: View, alarm: Alarm) -> Suspicion:
-    signal, rank = alarm
-    ratio, since = math.exp(_effect(view, alarm)), int(view.monitors[signal].since[rank])
-    what = "than its peers' do" if signal == SEND_BESIDE else "than they did"
+def _is_for_senders(view: View, nccl: NcclView, alarm: Alarm) -> bool:
+    own = [nccl.waits.get(rank) for rank in nccl.ends[nccl.keys[alarm[1]]][0]]
+    tells = any(waits is not None and waits.sending is not None for waits in own)
+    return tells and view.monitors[alarm[0]].steps_since(alarm[1]) < SENDERS_STEPS
+
+
+def _placed(
+    view: View, sends: Sequence[Alarm]
+) -> tuple[dict[Alarm, float], Callable[[Alarm], int], Callable[[int], str]]:
+    """Their effects, when each began, and where ranks are."""
+
+    def node_of(rank: int) -> str:
+        place = view.rank_index(rank)
+        return str(view.table.ranks.node[place]) if place is not None else ""
+
+    return {alarm: _effect(view, alarm) for alarm in sends}, partial(_since, view), node_of
+
+
+def _since(view: View, alarm: Alarm) -> int:
+    return int(view.monitors[alarm[0]].since[alarm[1]])
+
+
+def _slow_sends(view: View, found: SlowSends) -> Suspicion:
+    said = nccl_sends.ratio_text(found.alarm, math.exp(_effect(view, found.alarm)), _since(view, found.alarm))
     return _suspicion(
         view,
-        alarm,
-        ranks=(rank,),
+        found.alarm,
+        ranks=found.ranks,
         cause=Cause.NIC if view.profile.link_is_known else Cause.UNKNOWN,
         text="wait of NCCL's proxies for a byte to be sent",
-        summary=f"What rank {rank} sends over the network takes {ratio:.1f} times as long {what}, since step {since}.",
+        summary=f"{found.what} {said}.",
     )
 
 
@@ -93,7 +122,8 @@ def _fabric(view: View, worst: Alarm, slow: int, senders: int) -> Suspicion:
         kind=Kind.FABRIC_SLOW,
         cause=Cause.NIC if view.profile.link_is_known else Cause.UNKNOWN,
         text=f"the slowest of {slow} ranks whose sends are slow together",
-        summary=f"What {slow} of {senders} ranks send over the network takes up to {ratio:.1f} times as long.",
+        summary=f"What {slow} of {senders} ranks ({slow / senders:.0%}) send over the network takes up to {ratio:.1f}"
+        " times as long.",
         advice="Check the network as a whole: switches, routing, congestion by other jobs.",
     )
 
@@ -130,21 +160,24 @@ def _beside(view: View, nccl: NcclView, seed: Alarm) -> tuple[list[Path], list[P
 def _slow_transfer(view: View, nccl: NcclView, alarm: Alarm, ranks: Iterable[int]) -> Suspicion:
     key, blamed = nccl.keys[alarm[1]], tuple(sorted(ranks))
     ratio, since = math.exp(_effect(view, alarm)), int(view.monitors[alarm[0]].since[alarm[1]])
-    what = "alike ones do" if alarm[0] == TRANSFER_BESIDE else "they did"
+    what = "alike ones do" if alarm[0] == TRANSFER_BESIDE else "before"
     doubt = "" if len(blamed) <= LINK_ENDS else "; which of its members' links it is can't be told"
     return _suspicion(
         view,
         alarm,
         ranks=blamed,
         cause=_cause(view, blamed, nccl, key),
-        text=f"{_named(key)}: bus bandwidth, slower by",
-        summary=f"{_named(key)} takes {ratio:.1f} times as long as {what} since step {since}{doubt}.",
+        text=f"{_named(nccl, key)}: bus bandwidth, slower by",
+        summary=f"{_named(nccl, key)} takes {ratio:.1f} times as long as {what} since step {since}{doubt}.",
         disputed=bool(doubt),
     )
 
 
-def _named(key: Transfer) -> str:
+def _named(nccl: NcclView, key: Transfer) -> str:
+    senders, receivers = nccl.ends[key]
     how = " ".join(part for part in (key.algorithm, key.protocol) if part)
+    if key.operation == MESSAGE:
+        return f"What NCCL sends from rank {senders[0]} to rank {receivers[0]}" + (f" ({how})" if how else "")
     return f"NCCL's {key.operation} in {key.communicator}" + (f" ({how})" if how else "")
 
 

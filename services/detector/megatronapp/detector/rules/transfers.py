@@ -57,7 +57,7 @@ class Located:
     fabric: tuple[Slow, ...] = ()
     """All transfers under alarm, where it is the fabric; there are no other culprits then."""
     suspects: frozenset[int] = frozenset()
-    """Of the fabric: ranks whose links no good transfer clears."""
+    """Of the fabric: ranks whose links explain what is slow."""
     told_apart: bool = True
     """Several links are slow, not perhaps a single one of a group that holds most ranks."""
 
@@ -77,8 +77,7 @@ def locate(view: View) -> Located:
         found.append(Culprit(tuple(sorted(ranks)), explained, view.exposure.may_tell(ranks)))
         slow_links.append(possible)
         if _is_fabric(view, slow_links):
-            suspects = frozenset[int]().union(*(cleared.suspects(path) for path in slow))
-            return Located((), tuple(everything), suspects, len(found) > 1)
+            return Located((), tuple(everything), suspected(slow_links, slow, cleared), len(found) > 1)
         waiting = replicas(view, found[-1].ends)
         left = [each for each in left if not ranks & each.path.ends and not _waits(each, found[-1], waiting, cleared)]
     return Located(tuple(found))
@@ -90,6 +89,12 @@ def replicas(view: View, ends: Iterable[int]) -> frozenset[int]:
     ranks = view.table.ranks
     touched = ranks.data[np.isin(ranks.rank, sorted(ends))]
     return frozenset(ranks.rank[np.isin(ranks.data, touched)].tolist())
+
+
+def suspected(links: Iterable[frozenset[int]], slow: Iterable[Path], cleared: Cleared) -> frozenset[int]:
+    """Ranks whose links explain slow transfers, and those that no good transfer clears. Where both ends of one are
+    cleared, what lies between them is slow."""
+    return frozenset[int]().union(*links, *(cleared.suspects(path) for path in slow))
 
 
 def lost_seconds(transfers: Iterable[Slow]) -> float:

@@ -18,6 +18,8 @@ from megatronapp.v1 import trace_pb2
 NS = 1e-9
 Sent = Sequence[tuple[int, Sequence[trace_pb2.NcclTally]]]
 """By global rank."""
+MESSAGE = "message"
+"""The operation of a message's two ends."""
 MOST_COMMUNICATORS = 4096
 """Of a rank; those that it names later are left out."""
 OF_PAIRS = frozenset({SpanName.ALL_TO_ALL, SpanName.GATHER, SpanName.SCATTER})
@@ -128,8 +130,7 @@ def waits(sent: Sent) -> dict[int, Waits]:
 
 
 def _operation(tally: trace_pb2.NcclTally) -> str:
-    """A message's two ends tell of the same."""
-    return "message" if tally.seat.HasField("peer") else tally.operation
+    return MESSAGE if tally.seat.HasField("peer") else tally.operation
 
 
 def _ends(rank: int, tally: trace_pb2.NcclTally, communicator: Joined) -> tuple[str, Ranks, Ranks]:

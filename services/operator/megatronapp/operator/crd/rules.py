@@ -154,7 +154,8 @@ SPEC_RULES = [
     ),
     (
         "!has(self.command) || size(self.command) == 0 || !(self.plugins.megatrace.enabled || "
-        f"self.plugins.scope.enabled || self.plugins.dpp.enabled || self.plugins.fbd.enabled || {INJECTS})",
+        "(self.plugins.scope.enabled && !self.attach) || self.plugins.dpp.enabled || self.plugins.fbd.enabled || "
+        f"{INJECTS})",
         "plugins.megatrace, scope, dpp, fbd and faults need the platform's own launcher: leave out command, or turn "
         "the plug-in off and give your command its flags in args",
     ),

@@ -1,4 +1,4 @@
-"""`spec.attach`: MegaScan on the user's own command, in an image that holds no word of ours.
+"""`spec.attach`: MegaScan, and MegaScope if asked for, on the user's own command, in an image with no word of ours.
 
 An init container lays what a rank needs onto a volume. The agent is a sidecar, under its own interpreter, which sees
 the ranks' processes and ends after them.
@@ -28,8 +28,9 @@ def command(plan: Plan) -> list[str]:
 def environment(plan: Plan) -> list[dict[str, Any]]:
     if not plan.spec.attach:
         return []
+    flags = [*plan.spec.plugins.scan.flags, *plan.spec.plugins.scope.flags]
     return [
-        {"name": "MEGATRONAPP_ATTACH", "value": json.dumps(plan.spec.plugins.scan.flags)},
+        {"name": "MEGATRONAPP_ATTACH", "value": json.dumps(flags)},
         {"name": "MEGATRONAPP_AGENT_SOCKET", "value": SOCKET},
     ]
 

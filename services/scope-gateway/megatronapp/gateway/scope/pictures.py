@@ -9,8 +9,9 @@ import numpy as np
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.logging import get_logger
-from megatronapp.core.scope.expression import Expression, ExpressionError, parse
+from megatronapp.core.scope.expression import Expression, ExpressionError
 from megatronapp.core.scope.frame import Frame, Section, unpack
+from megatronapp.core.scope.megascope import read
 from megatronapp.core.scope.plan import Plan, PlanError, plan
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.replicas import difference, must_agree
@@ -99,7 +100,7 @@ class Pictures:
         if asked.codec not in CODECS:
             raise RefusedError("invalid", "the codec is not known", "raw, triangle or zlib")
         try:
-            expression = parse(asked.expression)
+            expression = read(asked.expression)
             if not self.structure:
                 raise RefusedError("no_producer", "no rank of this run is connected", "its pods come with --scope")
             site = self.structure.find(expression.selector.site)

@@ -118,7 +118,7 @@ class Stream:
             result, missing = stitch(made, picture.results())
             if made.when is not None and not holds(made.when, result):
                 return None
-            compared = self.beside.apply(made.beside, picture, result)
+            compared = self.beside.apply(made, picture, result)
             if compared is None:
                 return None
             frame = compared.frame(self.key.quantizer)

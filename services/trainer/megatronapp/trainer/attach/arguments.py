@@ -11,6 +11,7 @@ from pathlib import Path
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.plugins.faults import FaultsPlugin
 from megatronapp.trainer.plugins.scan import flags as scan
+from megatronapp.trainer.plugins.scope import flags as scope
 
 VARIABLE = "MEGATRONAPP_ATTACH"
 """Flags of the plug-ins as a JSON list; unset or empty: nothing is attached."""
@@ -30,6 +31,7 @@ class AttachCommand:
 def plugin_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     scan.add_arguments(parser)
+    scope.add_flags(parser)
     FaultsPlugin.add_arguments(parser)
     return parser
 
@@ -66,6 +68,7 @@ def parse(argv: Sequence[str]) -> AttachCommand:
 def check(options: argparse.Namespace) -> None:
     """Raises UsageError for flags of the plug-ins that make no sense."""
     scan.parse(options, "", asked_for=True)
+    scope.check(options)
     if options.trace_dir:
         scan.writable(options.trace_dir)
 

@@ -88,6 +88,7 @@ def _as_step(attachment: Attachment, stock: Callable[..., Any]) -> Callable[...,
         if session is None or inside or session.degree is not Degree.FULL:
             return stock(self, *args, **kwargs)
         session.begin(Bounds.OPTIMIZER)
+        session.see_optimizer(self)
         inside.append(True)
         try:
             result = session.optimizer(lambda: stock(self, *args, **kwargs))

@@ -33,10 +33,10 @@ class _Loop:
         from megatronapp.trainer.attach.session import Bounds
 
         if (session := self._attachment.session) is not None:
-            from megatronapp.trainer.attach.passes import see_models
-
             self._began_at = time.perf_counter()
-            see_models(session, inspect.signature(stock).bind(*args, **kwargs).arguments["model"])
+            called = inspect.signature(stock).bind(*args, **kwargs).arguments
+            session.see_models(called["model"], {})
+            session.see_optimizer(called["optimizer"])
             session.begin(Bounds.LOOP, self._module.get_args().curr_iteration + 1)
         return stock(*args, **kwargs)
 

@@ -14,13 +14,18 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from megatronapp.core.trace.values import Attached, Identity, Recipe, Schedule, Setting
 from megatronapp.trainer.attach.announcement import Announcement
+from megatronapp.trainer.attach.messages import say_once
+from megatronapp.trainer.attach.scope import LateScope
 from megatronapp.trainer.attach.session import Session
+from megatronapp.trainer.borders import Borders
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.placement import identity, placement
 from megatronapp.trainer.plugins.base import Degree, PluginContext, TimerHub
 from megatronapp.trainer.plugins.chain import PluginChain
+from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.plugins.faults import FaultsPlugin
 from megatronapp.trainer.plugins.scan.plugin import ScanPlugin
+from megatronapp.trainer.plugins.scope import flags as scope_flags
 from megatronapp.trainer.versions import library_versions
 from megatronapp.trainer.worlds import World
 
@@ -39,6 +44,10 @@ def open_session(flags: argparse.Namespace, degree: Degree) -> Session | None:
     timers = TimerHub()
     full = degree is Degree.FULL
     described = _megatron(environment, world, device) if full else None
+    looked_into = scope_flags.wanted(flags) and full
+    if scope_flags.wanted(flags) and not full:
+        say_once("MegaScope is left out: it looks into models that megatron-core's schedules train")
+    borders = Borders(store)
     messages = described.messages if described else None
     context = PluginContext(
         identity=whoever,
@@ -50,17 +59,19 @@ def open_session(flags: argparse.Namespace, degree: Degree) -> Session | None:
         token_file=environment.token_file,
         world=world,
         request_stop=lambda: None,
-        request_border=lambda: None,
+        request_border=borders.request,
         pipeline=messages,
         recipe=_recipe(described.settings if described else (), device),
         store=store,
+        channel=AgentChannel(frame_bytes=scope_flags.FRAME_BYTES if looked_into else 0),
         degree=degree,
         attached=Attached.SCHEDULES if full else Attached.PROGRAM,
     )
     chain = PluginChain.create(KINDS, flags, context)
     if not chain.plugins:
         return None
-    return Session(chain, timers, degree, messages, Announcement(whoever))
+    scope = LateScope(flags, context, borders) if looked_into else None
+    return Session(chain, timers, degree, messages, Announcement(whoever), scope)
 
 
 def _environment() -> Environment:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from megatron.core.package_info import __version__
-from megatron.core.utils import get_model_config, unwrap_model
+from megatron.core.utils import get_model_config
 
 from megatronapp.core.trace.values import Phase
 from megatronapp.trainer.attach.messages import say_once
@@ -24,7 +24,7 @@ def prepared(session: Session, stock: Callable[..., Any], given: dict[str, Any])
     chunks = given["model"] if isinstance(given["model"], list) else [given["model"]]
     config = get_model_config(chunks[0])
     forward_only = bool(given.get("forward_only"))
-    see_models(session, chunks)
+    session.see_models(chunks, given)
     if not forward_only:
         session.begin(Bounds.OPTIMIZER)
     run = session.chain.schedule(_over_port(session, stock, config, given))
@@ -43,13 +43,6 @@ def prepared(session: Session, stock: Callable[..., Any], given: dict[str, Any])
                 return run(**options)
 
     return call
-
-
-def see_models(session: Session, chunks: list[Any]) -> None:
-    """The plug-ins see them once, before the first step, as layers are wrapped at its begin."""
-    if session.models is None:
-        session.models = chunks
-        session.chain.models(unwrap_model(chunks))
 
 
 def _over_port(session: Session, stock: Callable[..., Any], config: Any, given: dict[str, Any]) -> Callable[..., Any]:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from megatronapp.core.trace.values import Evaluation, Phase, Progress
+from megatronapp.trainer.attach.messages import say_once
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.plugins.base import Degree, TimerHub
 from megatronapp.trainer.plugins.chain import PluginChain
 
 if TYPE_CHECKING:
     from megatronapp.trainer.attach.announcement import Announcement
+    from megatronapp.trainer.attach.scope import LateScope
 
 
 class Bounds(IntEnum):
@@ -40,6 +42,7 @@ class Session:
         degree: Degree,
         messages: PipelineMessages | None = None,
         announcement: Announcement | None = None,
+        scope: LateScope | None = None,
     ) -> None:
         """`degree`: full, or collectives, which a step that ends makes steps and collectives."""
         self.chain = chain
@@ -47,7 +50,10 @@ class Session:
         self.degree = degree
         self.messages = messages
         self.models: list[Any] | None = None
-        """The model chunks, once the plug-ins have seen them."""
+        """The model chunks as the script has them, once the plug-ins have seen them."""
+        self.scope = scope
+        """Where MegaScope is asked for, and can be."""
+        self._optimizer_seen = False
         self.step = 0
         """The one that runs, or the last one."""
         self.bounds = Bounds.OPTIMIZER
@@ -87,6 +93,8 @@ class Session:
             return
         self._open = False
         self.chain.step_end(self.step, progress)
+        if self.scope is not None and not self.scope.after(self.step, self.chain, self.models or ()):
+            self.scope = None
         if self.degree is Degree.COLLECTIVES:
             self._has_steps()
 
@@ -94,6 +102,35 @@ class Session:
         self.degree = Degree.STEPS
         if self._announcement is not None:
             self._announcement.of_degree(self.degree)
+
+    # ---- what is trained
+
+    def see_models(self, chunks: Sequence[Any], given: Mapping[str, Any]) -> None:
+        """Once, before the first step that is the schedule's. `given`: see LateScope.make."""
+        from megatron.core.utils import unwrap_model
+
+        if self.models is not None:
+            return
+        self.models = list(chunks)
+        self.chain.models(unwrap_model(self.models))
+        plugin = self.scope.make(self.models, given) if self.scope is not None else None
+        if plugin is None:
+            self.scope = None
+            return
+        scan, *others = self.chain.plugins
+        self.chain = PluginChain([scan, plugin, *others])
+        if self._open:
+            plugin.step_begin(self.step)
+
+    def see_optimizer(self, optimizer: Any) -> None:
+        """Once; those parts of it that the plug-ins don't know are not seen."""
+        if self._optimizer_seen:
+            return
+        self._optimizer_seen = True
+        try:
+            self.chain.optimizer_built(optimizer)
+        except Exception as error:  # noqa: BLE001  (the script is not ours to stop)
+            say_once(f"nothing is seen of the optimizer's states: {type(error).__name__}: {error}")
 
     # ---- inside of steps, and between them
 

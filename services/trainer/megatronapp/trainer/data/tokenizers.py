@@ -270,9 +270,11 @@ def _declared(settings: bytes) -> dict[str, str]:
     try:
         named = {role: json.loads(settings).get(role) for role in ("eos_token", "bos_token")}
         texts = {role: token["content"] if isinstance(token, dict) else token for role, token in named.items()}
+        declared = {role: str(text) for role, text in texts.items() if text is not None}
+        "".join(declared.values()).encode()  # the library takes no half of a character
     except (ValueError, AttributeError, LookupError, RecursionError) as error:
         raise ConfigError(f"the {SETTINGS} beside the tokenizer can't be read: {error!r}") from error
-    return {role: str(text) for role, text in texts.items() if text is not None}
+    return declared
 
 
 def _end_of_document(backend: Any, file: Path, declared: str | None) -> int:

@@ -21,6 +21,7 @@ from megatronapp.trainer.data.datasets import DatasetKind, gpt_dataset
 from megatronapp.trainer.data.sampler import collate
 from megatronapp.trainer.models import sizes
 from megatronapp.trainer.models.attention import with_own_attention
+from megatronapp.trainer.models.grouped_experts import with_grouped_experts
 from megatronapp.trainer.models.losses import masked_loss, to_device
 from megatronapp.trainer.models.norm import Norm
 from megatronapp.trainer.models.protocol import ChunkPlace, ModelFamily
@@ -120,7 +121,7 @@ def _layer_spec(config: TrainerConfig, transformer: TransformerConfig, stage: in
     model = config.model
     if model.transformer_impl == "transformer_engine":
         return get_gpt_layer_with_transformer_engine_spec(
-            num_experts=model.num_experts, moe_grouped_gemm=False, qk_layernorm=model.qk_layernorm
+            num_experts=model.num_experts, moe_grouped_gemm=model.moe_grouped_gemm, qk_layernorm=model.qk_layernorm
         )
     spec = get_gpt_layer_local_spec(
         num_experts=model.num_experts,
@@ -132,6 +133,8 @@ def _layer_spec(config: TrainerConfig, transformer: TransformerConfig, stage: in
         spec.submodules.input_layernorm = Norm
         spec.submodules.pre_mlp_layernorm = Norm
     spec = with_own_attention(spec, config)
+    if model.moe_grouped_gemm:
+        spec = with_grouped_experts(spec)
     layers = get_num_layers_to_build(transformer, stage)
     return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=Norm)
 

@@ -1,16 +1,27 @@
 import type { Palette } from '../palette'
 import type { Picture } from '@/scope/picture'
 
-/** Points of a plane, and which row each is. */
+/** Where a row stands in the model’s texts; null: it has no such number. */
+export interface RowPlace {
+  readonly step: number
+  /** Entry of the batch: a prompt. */
+  readonly entry: number | null
+  readonly position: number | null
+}
+
+/** Points of a plane, and where each row is from; without a place: frames of before places were told. */
 export interface Points {
   readonly x: Float32Array
   readonly y: Float32Array
-  readonly rows: Uint32Array
+  readonly places: readonly (RowPlace | undefined)[]
   readonly count: number
   readonly reach: { readonly left: number; readonly right: number; readonly bottom: number; readonly top: number }
 }
 
 const NEAR = 14
+/** Of each row: its generation, its step, entry of the batch, position (core/scope/frame.py). */
+const PLACE = 4
+const UNKNOWN = 0xffffffff
 const AIR = 28
 
 /** A PCA's first two components; of one component all lie on a line. */
@@ -19,7 +30,9 @@ export function spread({ frame, values, rows }: Pick<Picture, 'frame' | 'values'
   const count = components ? Math.floor(values.length / components) : 0
   const x = Float32Array.from({ length: count }, (_, i) => values[i * components])
   const y = components > 1 ? Float32Array.from({ length: count }, (_, i) => values[i * components + 1]) : new Float32Array(count)
-  const labels = rows && rows.length >= count ? rows : Uint32Array.from({ length: count }, (_, i) => i)
+  const numberOf = (at: number): number | null => (rows![at] === UNKNOWN ? null : rows![at])
+  const known = rows?.length === PLACE * count
+  const places = Array.from({ length: count }, (_, i) => (known ? { step: rows[PLACE * i + 1], entry: numberOf(PLACE * i + 2), position: numberOf(PLACE * i + 3) } : undefined))
   const reach = { left: Infinity, right: -Infinity, bottom: Infinity, top: -Infinity }
   for (let i = 0; i < count; i += 1) {
     if (!Number.isFinite(x[i]) || !Number.isFinite(y[i])) continue
@@ -28,7 +41,7 @@ export function spread({ frame, values, rows }: Pick<Picture, 'frame' | 'values'
     reach.bottom = Math.min(reach.bottom, y[i])
     reach.top = Math.max(reach.top, y[i])
   }
-  return { x, y, rows: labels, count, reach }
+  return { x, y, places, count, reach }
 }
 
 const place = (value: number, from: number, to: number, room: number): number => AIR + ((value - from) / (to - from || 1)) * (room - 2 * AIR)
@@ -52,12 +65,11 @@ export interface PointsScene {
   readonly palette: Palette
   readonly pointed: number | null
   readonly chosen: number | null
-  readonly series: (row: number) => number
   readonly axes: readonly string[]
 }
 
-/** Series differ by shape and colour; what is newer is drawn over what is older. */
-export function paintPoints(pen: CanvasRenderingContext2D, { points, width, height, palette, pointed, chosen, series, axes }: PointsScene): void {
+/** Entries of the batch differ by shape and colour; what is newer is drawn over what is older. */
+export function paintPoints(pen: CanvasRenderingContext2D, { points, width, height, palette, pointed, chosen, axes }: PointsScene): void {
   pen.fillStyle = palette.background
   pen.fillRect(0, 0, width, height)
   pen.fillStyle = palette.line
@@ -72,7 +84,7 @@ export function paintPoints(pen: CanvasRenderingContext2D, { points, width, heig
   pen.fillText(axes[1] ?? '', AIR / 2 + 6, 14)
   const inks = [palette.compute, palette.culprit, palette.host, palette.wait]
   for (let i = 0; i < points.count; i += 1) {
-    const kind = series(points.rows[i])
+    const kind = points.places[i]?.entry ?? 0
     pen.fillStyle = inks[kind % inks.length]
     pen.globalAlpha = 0.35 + (0.65 * (i + 1)) / points.count
     shape(pen, kind, across(points, points.x[i], width), up(points, points.y[i], height), 3)

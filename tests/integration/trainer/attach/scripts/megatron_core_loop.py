@@ -19,6 +19,7 @@ from megatron.core.transformer import TransformerConfig
 from megatronapp.trainer import cpu
 
 SEQUENCE, VOCABULARY, MICROBATCHES = 16, 128, 4
+KEPT = [argument.removeprefix("kept=") for argument in sys.argv if argument.startswith("kept=")]
 
 
 def loss_of(labels, output):
@@ -46,7 +47,8 @@ def own_communicator(config):
     return {"p2p_communicator": communicator, "pg_collection": groups, "decoder_seq_length": SEQUENCE}
 
 
-def main(steps: int, stages: int, *, bridge: bool = False) -> None:
+def main(steps: int, stages: int, *, bridge: bool = False, kept: str = "") -> None:
+    """`kept`: a folder for what each rank's first layer computes, in the order of its calls."""
     dist.init_process_group("gloo")
     parallel_state.initialize_model_parallel(pipeline_model_parallel_size=stages)
     cpu.install()
@@ -63,6 +65,11 @@ def main(steps: int, stages: int, *, bridge: bool = False) -> None:
     model = DistributedDataParallel(config, DistributedDataParallelConfig(), module)
     optimizer = get_megatron_optimizer(OptimizerConfig(lr=1e-3), [model])
     data, schedule, options = batches(), get_forward_backward_func(), own_communicator(config) if bridge else {}
+    computed = []
+    if kept:
+        module.decoder.layers[0].register_forward_hook(
+            lambda _, __, output: computed.append(output[0].detach().clone())
+        )
     for _ in range(steps):
         model.zero_grad_buffer()
         optimizer.zero_grad()
@@ -78,8 +85,10 @@ def main(steps: int, stages: int, *, bridge: bool = False) -> None:
         optimizer.step()
         if last and parallel_state.get_data_parallel_rank() == 0:
             print("loss", sum(each["lm loss"].item() for each in losses).hex(), flush=True)
+    if kept:
+        torch.save(computed, f"{kept}/{dist.get_rank()}.pt")
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), bridge="bridge" in sys.argv)
+    main(int(sys.argv[1]), int(sys.argv[2]), bridge="bridge" in sys.argv, kept=next(iter(KEPT), ""))

@@ -23,6 +23,7 @@ LAYOUTS = {
     "tensor and sequence": (2, SP),
     "distributed optimizer": (2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
     "experts": (2, MOE),
+    "experts in one kernel": (2, f"{MOE} --moe-grouped-gemm"),
     "tensor and pipeline": (4, f"{SP} --pipeline-model-parallel-size 2"),
 }
 QUICK = ("one process", "interleaved", "distributed optimizer", "tensor and pipeline")

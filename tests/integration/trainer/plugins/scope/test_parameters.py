@@ -160,6 +160,7 @@ def by_numpy(reference: Kept) -> dict[Where, Floats]:
             marks=slower,
         ),
         pytest.param("moe", 2, f"--expert-model-parallel-size 2 {SHARDED}", marks=slower),
+        pytest.param("moe", 2, f"--expert-model-parallel-size 2 --moe-grouped-gemm {SHARDED}", marks=slower),
         pytest.param("moe", 4, f"--expert-model-parallel-size 2 {SHARDED}", marks=slower),
         pytest.param("moe", 4, "--tensor-model-parallel-size 2 --sequence-parallel", marks=slower),
     ],

@@ -15,7 +15,7 @@ from megatronapp.detector.engine import Engine
 from megatronapp.detector.formats.tracefolder import find_attempts, read_messages
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.v1 import scope_pb2, trace_pb2
-from tests.support.forked import run_forked
+from tests.support.forked import RankFailedError, run_forked
 from tests.support.scope_gateway import ScopeGateway
 from tests.support.scoped_job import run_plain, scoped_job
 from tests.support.training import TINY
@@ -36,6 +36,8 @@ def values(frame: Frame) -> Values:
 
 LAYOUT = "--pipeline-model-parallel-size 2"
 PAUSE_SECONDS = 2.5
+MANY = 5000
+"""Steps of a training that does not come to its end."""
 
 
 def test_a_training_is_paused_watched_disturbed_and_stepped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +80,28 @@ def test_a_training_is_paused_watched_disturbed_and_stepped(tmp_path: Path, monk
 
     assert losses == run_forked(4, run_plain, f"{TINY} --train-iters {STEPS} {LAYOUT}")[-1]
     _assert_nobody_is_woken(tmp_path, first)
+
+
+def test_a_training_that_dies_of_its_numbers_sends_the_frames_of_its_last_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with scoped_job(1, "", monkeypatch, steps=MANY) as job:
+        gateway, ranks, first = job.gateway, job.ranks, job.paused_before()
+        gateway.show(1, [tap(1, "layers[*].resid_post")], ranks)
+        blow_up = scope_pb2.ScopePerturbation(place="system", kind="scale", coefficient=1e38, layers="1")
+        plan = scope_pb2.ScopePerturb(plan="overflow", perturbations=[blow_up], seed=1)
+        assert {ack.code for ack in gateway.command("overflow", 0, ranks, perturb=plan)} == {""}
+        gateway.train("last", 0, ranks, "step", steps=1, lease_seconds=120)
+        with pytest.raises(RankFailedError, match=r"the loss is nan|NaN"):
+            job.done()
+
+        gateway.wait(lambda: 0 in gateway.left, 20)
+        layers = sorted(frame.layer for frame in gateway.frames[0] if frame.step == first)
+        alerts = [event.alert for _, event in gateway.events if event.HasField("alert")]
+        [told] = [alert for alert in alerts if alert.kind == "nonfinite"]
+
+    assert layers == [layer for layer in range(4) for _ in range(4)]  # of each its four microbatches
+    assert (told.site, told.layer, told.step) == ("resid_post", 2, first)
 
 
 def _complete(gateway: ScopeGateway, ranks: range, step: int) -> dict[int, list[Frame]] | None:

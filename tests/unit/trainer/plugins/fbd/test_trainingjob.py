@@ -56,7 +56,8 @@ def flags_of(case: dict[str, Any]) -> str:
     ]
     own += [f"--fbd-mode {fbd['mode'].lower()}"] if "mode" in fbd else []
     own += ["--ignore-forward-tensor-parallel"] if fbd.get("ignoreForwardTensorParallel") else []
-    return " ".join(["--context-parallel-size", str(sizes["context"]), *split, *own, experts])
+    shared = f"--context-parallel-size {sizes['context']} --seq-length {36 * sizes['context']}"
+    return " ".join([shared, *split, *own, experts])
 
 
 def case_of(ranks: int, *, fbd: dict[str, Any] | None = None, **sizes: int) -> dict[str, Any]:
@@ -66,6 +67,7 @@ def case_of(ranks: int, *, fbd: dict[str, Any] | None = None, **sizes: int) -> d
 
 @example(case_of(8, context=2))
 @example(case_of(6, context=2))
+@example(case_of(12, context=3))
 @example(case_of(4, expert=2))
 @example(case_of(8, expert=2))
 @example(case_of(12, expert=3, context=2))

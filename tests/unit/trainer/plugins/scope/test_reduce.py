@@ -196,6 +196,51 @@ def test_nothing_is_brought_to_the_device_while_it_reduces(
     assert numbers.count == 0
 
 
+class Names(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Of what torch is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_page_with_room_for_each_cell_costs_no_groups(hidden: bool) -> None:
+    values, axes = torch.tensor([[1.0, -2.0, 3.0], [-4.0, 5.0, -6.0]]), (Axis("query", 2), Axis("key", 3))
+    masked = torch.tensor([[False, False, True], [False, False, False]]) if hidden else None
+    pools = [Pool("key", 704, Reducer.ABSMAX), Pool("query", 704, Reducer.ABSMAX)]
+
+    with Names() as names:
+        found = reduce_shard(values, masked, axes, pools)
+
+    assert found is not None
+    expected = reference.reduce_shard(Values(values.numpy(), None if masked is None else masked.numpy()), axes, pools)
+    assert expected is not None
+    _assert_same(found.on_host(), expected)
+    assert not names.found & {"amax", "sum", "linalg_vector_norm", "scatter_reduce"}
+
+
+def test_a_new_token_of_a_fused_kernel_sees_all_keys_without_a_mask() -> None:
+    random = torch.Generator().manual_seed(1)
+    query, key = torch.randn(2, 4, 1, 8, generator=random), torch.randn(2, 4, 6, 8, generator=random)
+    axes = (Axis("batch", 2), Axis("head", 4), Axis("query", 1), Axis("key", 6))
+
+    with Names() as names:
+        found = reduce_attention(query, key, axes, [Take("head", 1)], scale=0.3, softmax=True)
+
+    assert found is not None
+    result = found.on_host()
+    assert isinstance(result, Values)
+    expected = (query[:, 1] @ key[:, 1].transpose(-1, -2) * 0.3).softmax(-1)
+    np.testing.assert_allclose(result.array, expected.numpy(), rtol=1e-5)
+    assert result.masked is None
+    assert "masked_fill" not in names.found
+
+
 def test_arrays_of_one_copy_are_those_of_their_tensors() -> None:
     tensors = [torch.arange(3.0), torch.tensor([True]), torch.arange(4).view(2, 2), torch.tensor(2.5).double()]
     joined = b"".join(tensor.numpy().tobytes() for tensor in tensors)

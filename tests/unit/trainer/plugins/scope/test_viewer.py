@@ -19,6 +19,7 @@ from megatronapp.trainer.plugins.scope.places import OF_LAYER, Spot
 from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.taps import Capture
 from megatronapp.trainer.plugins.scope.viewer import Viewer
+from megatronapp.trainer.plugins.scope.watch import masked
 
 MODEL = Model(
     layers=2, hidden=8, heads=2, head_channels=4, mlp_channels=16, vocabulary=32, query_groups=2, batch=2, tokens=6
@@ -184,3 +185,20 @@ def test_whatever_is_asked_for_a_step_goes_on(demand: dict[str, Any]) -> None:
     rank.viewer.show(demand, 0.1)
     rank.step(2, wrong=float("inf"))
     rank.viewer.flush()
+
+
+def probabilities(queries: int, keys: int) -> torch.Tensor | None:
+    """Which of them have no value."""
+    values = torch.zeros(2, 2, queries, keys)
+    return masked(Capture(Spot("attn.probs", 0, OF_LAYER["attn.probs"], NOWHERE, NOWHERE), values, SHARD, 1), values)
+
+
+def test_a_query_before_others_has_no_key_behind_it() -> None:
+    hidden = probabilities(2, 3)
+
+    assert hidden is not None
+    assert hidden.tolist() == [[False, False, True], [False, False, False]]
+
+
+def test_a_generations_new_token_has_all_keys_and_needs_no_mask() -> None:
+    assert probabilities(1, 3) is None

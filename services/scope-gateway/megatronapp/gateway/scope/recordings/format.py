@@ -23,8 +23,8 @@ from google.protobuf import json_format
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from megatronapp.core.errors import DataError
-from megatronapp.core.scope.expression import parse
 from megatronapp.core.scope.frame import MAX_FRAME_BYTES, unpack
+from megatronapp.core.scope.megascope import read
 from megatronapp.v1 import scope_pb2
 
 MAGIC = b"MSCOPE\x01\x00"
@@ -118,7 +118,7 @@ def packed_entry(kind: Kind, at_us: int, content: bytes) -> bytes:
 
 def asked_of(subscribe: scope_pb2.ScopeSubscribe) -> Asked:
     """Raises DataError (an ExpressionError) for what is no expression."""
-    return Asked(str(parse(subscribe.expression)), subscribe.request)
+    return Asked(str(read(subscribe.expression)), subscribe.request)
 
 
 def read_header(file: BinaryIO) -> Header:

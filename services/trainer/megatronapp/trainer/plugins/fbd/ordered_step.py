@@ -22,7 +22,7 @@ from megatron.core.optimizer.optimizer import (
     MixedPrecisionOptimizer,
 )
 
-from megatronapp.trainer.optimizer import parts_of
+from megatronapp.trainer.optimizer_parts import parts_of
 from megatronapp.trainer.patches import Patches
 
 Final = Callable[[Iterable[torch.Tensor]], Any]

@@ -48,6 +48,9 @@ def reduce_attention(
     groups = heads // (query.shape[1] // key.shape[1])
     keys = chosen(tuple(groups)).take(chosen(tuple(entries)).take(key, 0), 1)
     scores = asked.array.float() @ keys.float().transpose(-1, -2) * scale
+    if rows.size == 1:  # a generation's new token sees all keys
+        seen = Part(scores.softmax(-1) if softmax else scores, (*asked.axes[:3], columns), own=True)
+        return reduce_part(seen, left, partial=partial)
     first = key.shape[2] - rows.size  # with a cache the keys begin before the queries
     last_seen = chosen(tuple(queries)).numbers(query.device).unsqueeze(-1) + first
     future = torch.arange(key.shape[2], device=query.device) > last_seen

@@ -11,6 +11,9 @@ from megatronapp.trainer.environment import GATEWAY_ADDRESS
 
 log = get_logger(__name__)
 
+FRAME_BYTES = 32 << 20
+"""Of the ring: the largest frame is an eighth."""
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("scope", "look into the model, disturb it, pause the training (MegaScope)")

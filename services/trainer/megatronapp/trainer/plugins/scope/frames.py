@@ -72,6 +72,8 @@ class FrameQueue:
         self._gathered_bytes = 0
         self._copied: deque[_Batch] = deque()
         self._sequences: dict[int, int] = {}
+        self.written = 0
+        """Frames handed over."""
         self.dropped = 0
         """Frames left out here."""
 
@@ -121,6 +123,7 @@ class FrameQueue:
             beside = address.spell(result) if address.spell is not None else {}
             frame = replace(frame, sections={**frame.sections, **beside})
             self._write(FRAME_TAP.pack(address.tap), pack(_addressed(frame, address, number)))
+            self.written += 1
         except (DataError, ValueError, LookupError):  # too large, or of more dims than a frame has
             self.dropped += 1
 

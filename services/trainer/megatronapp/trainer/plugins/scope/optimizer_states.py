@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
-from megatronapp.trainer.optimizer import parts_of
+from megatronapp.trainer.optimizer_parts import parts_of
 
 STATES = {"adam": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 """By the optimizer's name; others have none that is known."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -45,10 +45,11 @@ from megatronapp.trainer.plugins.scope.training import TrainControl, hold
 from megatronapp.trainer.plugins.scope.viewer import Viewer, described
 from megatronapp.trainer.plugins.scope.weights import weights
 
+if TYPE_CHECKING:
+    from typing import Self
+
 log = get_logger(__name__)
 
-FRAME_BYTES = 32 << 20
-"""Of the ring: the largest frame is an eighth."""
 STEP_SHARE = 0.2
 """Of the newest step in the mean duration of steps."""
 
@@ -67,7 +68,7 @@ class ScopePlugin(Plugin):
     def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
         if not flags.wanted(args):
             return preparation
-        return replace(preparation, frame_bytes=max(preparation.frame_bytes, FRAME_BYTES))
+        return replace(preparation, frame_bytes=max(preparation.frame_bytes, flags.FRAME_BYTES))
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:

@@ -161,8 +161,11 @@ def take_of(part: Part, take: Take) -> Part:
 def _pool(part: Part, name: str, bins: int, how: Reducer, *, partial: bool, drop: bool = False) -> Part | Reduced:
     at = part.index(name)
     bins = min(bins, part.axes[at].size)
-    if bins == part.axes[at].size and not (drop or partial) and how in (*pools.LINEAR, Reducer.MAX, Reducer.MIN):
-        return part
+    if bins == part.axes[at].size and not (drop or partial):  # each cell by itself
+        if how in (*pools.LINEAR, Reducer.MAX, Reducer.MIN):
+            return part
+        if how is Reducer.ABSMAX:
+            return replace(part, array=part.array.abs(), own=True)
     groups = grouped(part.axes[at], bins, drop=drop)
     axes = part.with_axis(at, groups.cells)
     array = groups.order.take(part.array, at)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,8 +21,9 @@ from megatronapp.core.json_file import load_json_file
 from megatronapp.core.scope.captures import Place
 from megatronapp.core.scope.sites import MAX_SIZE, SAE
 from megatronapp.core.scope.transformer_lens import place_of
-from megatronapp.trainer import safetensors_folder
-from megatronapp.trainer.safetensors_folder import Stored
+
+if TYPE_CHECKING:
+    from megatronapp.trainer.safetensors_folder import Stored
 
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
 MAX_SAES = 64
@@ -110,6 +111,8 @@ class Sae:
 
     def _on(self, device: torch.device) -> dict[str, torch.Tensor]:
         if device not in self._weights:
+            from megatronapp.trainer import safetensors_folder
+
             held = {}
             for name, stored in self.stored.items():
                 tensor = safetensors_folder.read(stored)
@@ -209,6 +212,8 @@ def _one_of(folder: Path, config: Mapping[str, Any], key: str, known: tuple[str,
 
 def _stored(file: Path, *, threshold: bool) -> dict[str, Stored]:
     """What encoding needs, of shapes that fit each other."""
+    from megatronapp.trainer import safetensors_folder  # its library is not in every environment with a model
+
     needed = (*_USED, "threshold") if threshold else _USED
     found = dict(safetensors_folder.listed(file))
     missing = [name for name in needed if name not in found]

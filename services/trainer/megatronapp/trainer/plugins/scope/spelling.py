@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,7 +11,9 @@ from megatronapp.core.scope.frame import Section
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.results import Result
 from megatronapp.core.scope.token_texts import pack_texts
-from megatronapp.trainer.data.tokenizers import REPLACEMENT, Tokenizer
+
+if TYPE_CHECKING:
+    from megatronapp.trainer.data.tokenizers import Tokenizer
 
 KNOWN = 1 << 14
 """Texts that are kept for the next step."""
@@ -31,6 +34,8 @@ class Speller:
 
     def _spelled(self, token: int) -> str:
         """Behind itself: a text's first token may lose its blank. Of no text by itself: as the vocabulary has it."""
+        from megatronapp.trainer.data.tokenizers import REPLACEMENT  # who looks on without one may lack its library
+
         once, twice = (self._tokenizer.detokenize([token] * count) for count in (1, 2))
         text = twice[len(once) :]
         readable = REPLACEMENT not in text and any(each.isprintable() or each in "\n\r\t" for each in text)

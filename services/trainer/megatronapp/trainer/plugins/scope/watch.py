@@ -292,6 +292,8 @@ def masked(capture: Capture, values: torch.Tensor) -> torch.Tensor | None:
     if capture.spot.site not in MASKED:
         return capture.absent
     queries, keys = values.shape[-2:]
+    if queries == 1:  # a generation's new token sees all keys
+        return None
     rows = torch.arange(keys - queries, keys, device=values.device).unsqueeze(-1)
     return torch.arange(keys, device=values.device) > rows
 

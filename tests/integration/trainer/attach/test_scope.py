@@ -1,0 +1,129 @@
+"""MegaScope on somebody's own script: it looks, disturbs and pauses as in our trainer, and changes nothing."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from megatronapp.core.scope.frame import Frame
+from megatronapp.core.scope.results import Values, of_frame
+from megatronapp.trainer.environment import GATEWAY_ADDRESS
+from megatronapp.v1 import scope_pb2
+from tests.support.attached import SCRIPTS, Ended, run
+from tests.support.pretrain import logged, pretrain, same_bits, weights
+from tests.support.scope_gateway import ScopeGateway, scope_gateway
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+PAUSE, LEASE_SECONDS = "pause-at-once", 240.0
+RANKS, STEPS = range(2), 12
+PATIENCE_SECONDS = 240.0
+
+
+def tap(number: int, expression: str) -> scope_pb2.ScopeTap:
+    """At most a frame in 100 s: of a step before a pause it comes all the same."""
+    return scope_pb2.ScopeTap(id=number, expression=expression, quantizer="f32", max_fps=0.01)
+
+
+def values(frame: Frame) -> Any:
+    result = of_frame(frame)
+    assert isinstance(result, Values)
+    return result.array
+
+
+def of_tap(gateway: ScopeGateway, rank: int, number: int) -> list[Frame]:
+    return [frame for frame in gateway.frames[rank] if frame.subscription == number]
+
+
+def paused_before(gateway: ScopeGateway, running: Future[Ended]) -> int:
+    """The step that comes next, when all ranks stand before it."""
+    gateway.wait(lambda: len(gateway.hellos) == len(RANKS) or running.done(), PATIENCE_SECONDS)
+    assert not running.done(), running.result().output
+    gateway.wait(lambda: all((rank, PAUSE) in gateway.acks for rank in RANKS), PATIENCE_SECONDS)
+    [step] = {ack.effective_step for ack in gateway.answers(PAUSE, RANKS)}
+    gateway.wait(lambda: ("paused", step - 1) in gateway.states())
+    return int(step)
+
+
+def test_pretrain_gpt_is_paused_watched_disturbed_and_stepped(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses and the weights are those of a run that nobody looked at."""
+    monkeypatch.syspath_prepend(shared_data / "megatron_lm")
+    plain = pretrain(shared_data, tmp_path / "plain", "pipeline", STEPS)
+    assert plain.code == 0, plain.output
+
+    with scope_gateway() as (gateway, address), ThreadPoolExecutor(1) as pool:
+        gateway.pause_at_once(PAUSE, 1)
+        attach = ["--job", "team/gpt", "--scope"]
+        options: dict[str, Any] = {"attach": attach, "environment": {GATEWAY_ADDRESS: address}}
+        running = pool.submit(pretrain, shared_data, tmp_path / "attached", "pipeline", STEPS, **options)
+        first = paused_before(gateway, running)
+
+        kept = (f"layers[0].{kind}.mlp.linear_fc1.weight | stats(l2,nonfinite)" for kind in ("weight", "opt.exp_avg"))
+        taps = ["layers[*].resid_post", "layers[0].attn.probs | head(0)", *kept]
+        gateway.show(1, [tap(number, text) for number, text in enumerate(taps, 1)], RANKS)
+        gateway.train("step", 0, RANKS, "step", steps=1, lease_seconds=LEASE_SECONDS)
+        gateway.wait(lambda: ("paused", first) in gateway.states(), PATIENCE_SECONDS)
+        layers, microbatches = 2, 4  # of each stage
+        gateway.wait(
+            lambda: all(len(of_tap(gateway, rank, 1)) == layers * microbatches for rank in RANKS), PATIENCE_SECONDS
+        )
+        assert {values(frame).shape for frame in of_tap(gateway, 0, 1)} == {(2, 16, 32)}
+        gateway.wait(lambda: all(of_tap(gateway, 0, number) for number in (2, 3, 4)), PATIENCE_SECONDS)
+        for number in (3, 4):
+            length, wrong = values(of_tap(gateway, 0, number)[0])
+            assert length > 0
+            assert wrong == 0
+
+        noise = scope_pb2.ScopePerturbation(place="system", kind="noise1", coefficient=0.5, layers="1")
+        plan = scope_pb2.ScopePerturb(plan="noise", perturbations=[noise], seed=1)
+        assert {ack.code for ack in gateway.command("noise", 1, RANKS, perturb=plan)} == {""}
+        clear = scope_pb2.ScopePerturbClear()
+        assert {ack.code for ack in gateway.command("clear", 0, RANKS, perturb_clear=clear)} == {""}
+        gateway.demand(2, [], RANKS)
+        gateway.train("resume", 0, RANKS, "resume")
+        attached = running.result()
+
+    assert attached.code == 0, attached.output
+    assert logged(attached) == logged(plain) != []
+    assert same_bits(weights(tmp_path / "attached"), weights(tmp_path / "plain"))
+    assert {tuple(hello.roles) for hello in gateway.hellos.values()} == {("train", "perturb")}
+
+
+def test_a_frame_of_a_plain_loop_holds_what_its_layer_computed(tmp_path: Path) -> None:
+    """Whose schedule says how large a microbatch is."""
+    with scope_gateway() as (gateway, address), ThreadPoolExecutor(1) as pool:
+        gateway.pause_at_once(PAUSE, 1)
+        arguments: list[Any] = [SCRIPTS / "megatron_core_loop.py", 8, 2, f"kept={tmp_path}"]
+        running = pool.submit(run, *arguments, attach=["--scope"], environment={GATEWAY_ADDRESS: address})
+        first = paused_before(gateway, running)
+        gateway.show(1, [tap(1, "layers[*].resid_post")], RANKS)
+        gateway.train("step", 0, RANKS, "step", steps=1, lease_seconds=LEASE_SECONDS)
+        gateway.wait(lambda: all(len(of_tap(gateway, rank, 1)) == 4 * 4 for rank in RANKS), PATIENCE_SECONDS)
+        gateway.demand(2, [], RANKS)
+        gateway.train("resume", 0, RANKS, "resume")
+        ended = running.result()
+
+    assert ended.code == 0, ended.output
+    for rank in RANKS:
+        computed = torch.load(tmp_path / f"{rank}.pt")  # of the first layer, in each microbatch of each step
+        shown = {frame.microbatch: values(frame) for frame in of_tap(gateway, rank, 1) if frame.layer == 0}
+        assert shown.keys() == set(range(4))
+        for microbatch, array in shown.items():
+            assert np.array_equal(array, computed[(first - 1) * 4 + microbatch].transpose(0, 1).numpy())
+
+
+def test_what_megascope_does_not_know_is_said_and_the_loop_trains(tmp_path: Path) -> None:
+    plain = run(SCRIPTS / "ddp.py", 4)
+
+    attached = run(SCRIPTS / "ddp.py", 4, attach=["--scope", "--trace-dir", str(tmp_path)])
+
+    assert attached.code == 0, attached.output
+    assert attached.lines("loss") == plain.lines("loss") != []
+    assert sum("MegaScope is left out" in line for line in attached.said) == 1
