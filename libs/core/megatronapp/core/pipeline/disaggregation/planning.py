@@ -153,7 +153,10 @@ def _cost(mapping: Mapping) -> tuple[int, bool, int]:
 
 def _reason(baseline: Baseline, chosen: Scored | None, every: list[Scored], devices: ForwardDevices) -> str:
     if not every:
-        return "no mapping runs: input needs two or more pipeline stages, linears a forward device for each tensor rank"
+        return (
+            "no mapping runs: input needs two or more pipeline stages, linears a forward device for each tensor rank, "
+            "layers megatron-core's own layers, without experts and dropout"
+        )
     if chosen is None:
         least = min(every, key=lambda each: each.forward_bytes)
         if least.forward_bytes > devices.memory_bytes:
