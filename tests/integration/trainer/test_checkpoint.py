@@ -139,7 +139,10 @@ def test_a_checkpoint_loads_with_and_without_the_distributed_optimizer(
 GROUPED = "--moe-grouped-gemm --expert-model-parallel-size 2 --use-distributed-optimizer"
 
 
-@pytest.mark.parametrize(("saved", "saved_by", "now", "now_by"), [("", 1, GROUPED, 2), (GROUPED, 2, "", 1)])
+@pytest.mark.parametrize(
+    ("saved", "saved_by", "now", "now_by"),
+    [("", 1, GROUPED, 2), pytest.param(GROUPED, 2, "", 1, marks=pytest.mark.long)],
+)
 def test_a_checkpoint_loads_with_and_without_grouped_experts(
     saved: str, saved_by: int, now: str, now_by: int, tmp_path: Path
 ) -> None:

@@ -136,7 +136,7 @@ def test_experts_over_two_ranks_have_the_losses_of_one_process(layout: str) -> N
         (1, "", ""),
         (2, "", f"--expert-model-parallel-size 2 {SHARDED}"),
         (2, "", f"{SHARDED} --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 5000"),
-        (2, "--swiglu", "--tensor-model-parallel-size 2 --sequence-parallel"),
+        pytest.param(2, "--swiglu", "--tensor-model-parallel-size 2 --sequence-parallel", marks=slower),
         pytest.param(1, "--bf16", "", marks=slower),
         pytest.param(2, "--squared-relu", "--pipeline-model-parallel-size 2", marks=slower),
         pytest.param(

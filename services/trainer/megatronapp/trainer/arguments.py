@@ -41,6 +41,7 @@ FLAGS_OF_PLUGINS = {
         "--forward-pipeline-model-parallel-size",
         "--fbd-slots",
         "--fbd-mode",
+        "--fbd-forward-on-cpus",
         "--fbd-roles-apart",
         "--fbd-tflops",
         "--fbd-memory-gib",

@@ -18,6 +18,7 @@ KIT = record.Kit(2, MODEL, gpus.PAIRS, standing_seconds=14.0, start_seconds=120.
 STOPPED = FromOutside("DP2: rank 1 is stopped", "DP2", Scenario(), Deed.STOP, 1)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_rank_that_is_stopped_from_outside_is_recorded_packed_and_named(tmp_path: Path) -> None:
     record.record(tmp_path, [STOPPED], KIT)
