@@ -27,6 +27,7 @@ SLOW_GPU = Suspicion(
     slow_steps=9,
     cost_ratio=1.4,
 )
+HANG = replace(SLOW_GPU, kind=Kind.HANG, cause=Cause.COMPUTE, summary="Nothing moves.", effect_ratio=1.0)
 SLOW_HOST = replace(SLOW_GPU, kind=Kind.SLOW_HOST, cause=Cause.UNKNOWN, summary="The host of rank 3 is slow.")
 
 
@@ -101,6 +102,16 @@ def test_a_finding_whose_cause_becomes_clearer_is_renamed() -> None:
     (renamed,) = _told(ledger, [SLOW_HOST], step=21)
 
     assert renamed.kind == Kind.SLOW_HOST
+
+
+def test_a_hang_whose_cause_becomes_clearer_is_renamed_and_pages_once() -> None:
+    ledger = Ledger("run", "team/job", 1)
+    (told,) = _told(ledger, [HANG], step=20)
+
+    (renamed,) = _told(ledger, [replace(HANG, cause=Cause.HOST_CPU)], step=20)
+
+    assert (renamed.id, renamed.cause, renamed.state) == (told.id, Cause.HOST_CPU, State.OPEN)
+    assert [finding.id for finding in ledger.open] == [told.id]
 
 
 @pytest.mark.parametrize(

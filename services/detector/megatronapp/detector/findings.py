@@ -272,9 +272,11 @@ def _says_the_same(case: _Case | None, suspicion: Suspicion) -> bool:
 
 
 def key_of(what: Suspicion | Finding) -> Key:
-    """One rank has one finding on its steps at a time, whose kind may become clearer; others are told apart by what
-    they are."""
-    return ("" if of_one_rank(what) else f"{what.kind}/{what.cause}", what.ranks)
+    """One rank has one finding on its steps at a time, whose kind may become clearer, and ranks that hang hang once,
+    whose cause may; others are told apart by what they are."""
+    if of_one_rank(what):
+        return "", what.ranks
+    return str(what.kind) if what.kind is Kind.HANG else f"{what.kind}/{what.cause}", what.ranks
 
 
 def _pages(suspicion: Suspicion, cost: float, since_unix_ns: int, now: Moment) -> bool:

@@ -58,6 +58,7 @@ class _Rank:
     telemetry: trace_pb2.GpuTelemetry | None = None
     clock_ns: int = 0
     cpu_ns: int = 0
+    queued_ns: int = 0
     node: str = ""
     stack: trace_pb2.Stack | None = None
     """What it was in when its agent looked, since it has moved last."""
@@ -159,9 +160,11 @@ class Progress:
             self._stands(state, phase, closing=process.closed, lost=lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
         state.passing = activity in PASSES and profiles.of_device(process.device).thread_computes
-        passed_ns, used_ns = heartbeat.clock_ns - state.clock_ns, heartbeat.thread_cpu_ns - state.cpu_ns
-        state.computing = state.passing and computes(passed_ns, used_ns)
-        state.clock_ns, state.cpu_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns
+        clock_ns, cpu_ns, queued_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns, heartbeat.thread_wait_ns
+        state.computing = state.passing and computes(
+            clock_ns - state.clock_ns, cpu_ns - state.cpu_ns, queued_ns - state.queued_ns
+        )
+        state.clock_ns, state.cpu_ns, state.queued_ns = clock_ns, cpu_ns, queued_ns
         state.heard_unix_ns = self._heard_unix_ns
         if step > self._step:
             self._step = step

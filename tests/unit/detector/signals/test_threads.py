@@ -33,9 +33,13 @@ def test_where_no_circle_is_nobody_is_looked_for() -> None:
 
 
 def test_one_of_five_threads_on_a_processor_computes_and_one_that_waits_does_not() -> None:
-    assert computes(SECOND_NS, SECOND_NS // 4)
-    assert not computes(SECOND_NS, SECOND_NS // 10_000)
-    assert not computes(0, 0)
+    assert computes(SECOND_NS, SECOND_NS // 4, queued_ns=0)
+    assert not computes(SECOND_NS, SECOND_NS // 10_000, queued_ns=0)
+    assert not computes(0, 0, queued_ns=0)
+
+
+def test_a_thread_that_gets_a_tenth_of_a_busy_processor_and_waits_for_the_rest_computes() -> None:
+    assert computes(SECOND_NS, SECOND_NS // 10, queued_ns=SECOND_NS * 9 // 10)
 
 
 def test_a_cpu_rank_that_computes_is_no_host_that_stands_still_and_one_that_stands_in_a_pass_is() -> None:

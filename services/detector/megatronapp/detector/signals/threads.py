@@ -10,13 +10,15 @@ from dataclasses import replace
 from megatronapp.detector.signals.frontier import Blame, Side
 
 BUSY_SHARE = 0.2
-"""A thread that uses less of a processor than this stands still: one that computes gets this much where five share a
-processor, and one that waits in a collective or message of gloo uses none (measured, below 0.0001)."""
+"""A thread that wants less of a processor than this stands still: one that computes wants all of one, of which it gets
+this much where five share it and the kernel tells of no queue, and one that waits in a collective or message of gloo
+wants none (measured, below 0.0001)."""
 
 
-def computes(passed_ns: int, used_ns: int) -> bool:
-    """Whether a thread has computed in this time, by the processor's time that it has used."""
-    return passed_ns > 0 and used_ns > BUSY_SHARE * passed_ns
+def computes(passed_ns: int, used_ns: int, queued_ns: int) -> bool:
+    """Whether a thread has computed in this time, by the processor's time that it has used and that it has waited for
+    in the run queue: on a busy host it may get little of what it wants."""
+    return passed_ns > 0 and used_ns + queued_ns > BUSY_SHARE * passed_ns
 
 
 def stopped_alone(blamed: Iterable[Blame], computing: frozenset[int], passing: frozenset[int]) -> frozenset[int]:
