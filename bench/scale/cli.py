@@ -3,34 +3,49 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # each process has a core, and arrays are small
 
-from bench.scale import hangs, report, speed, suites, trials
-from bench.scale.scenarios import FAULTS, LARGE, LAYOUTS, MODELS, Trial
-from bench.scale.scoring import Outcome
+from bench.scale import pool, report, rounds, speed, suites, work
+from bench.scale.scenarios import FAULTS, LARGE, LAYOUTS, MODELS
 from bench.scale.seeds import RESULT_ROUND, TUNING, seeds
 from bench.scale.suites import Options
+from bench.scale.work import Unit
 from megatronapp.core.errors import DataError
 
-SUITES = ("healthy", "recall", "faults", "hangs", "speed", "realtime")
-DEFAULT_SUITES = SUITES[:5]
+UNITS: Mapping[str, Callable[[Options], Iterable[Unit]]] = {
+    "healthy": suites.healthy,
+    "recall": suites.recall,
+    "faults": suites.faults,
+    "hangs": suites.hangs,
+    "round": rounds.whole,
+}
+"""Suites whose jobs are played by several processes."""
+SUITES = (*UNITS, "speed", "realtime")
+DEFAULT_SUITES = ("healthy", "recall", "faults", "hangs", "speed")
+ENDED_EARLY = 3
+"""What the command returns where jobs were left."""
 Write = Callable[[dict[str, object]], None]
 
 
 def parser() -> argparse.ArgumentParser:
     known = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
-    known.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; default: all but the last")
+    known.add_argument(
+        "suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; default: {', '.join(DEFAULT_SUITES)}"
+    )
     known.add_argument("--result", action="store_true", help="seeds for results; default: those for tuning")
     known.add_argument("--round", type=int, default=RESULT_ROUND, help=f"of --result's seeds; default {RESULT_ROUND}")
     known.add_argument("--first", type=int, default=0, help="seeds of the round to leave out; default 0")
-    known.add_argument("--jobs", type=int, default=1, help="processes")
+    known.add_argument("--processes", type=int, default=work.cores(), metavar="N", help="default: one for each core")
+    known.add_argument("--minutes", type=float, help="then what is through is told; default: all jobs are played")
     known.add_argument("--ranks", type=int, nargs="+", default=[1024], help="8 to 16384 each; default 1024")
     known.add_argument("--step-seconds", type=float, nargs="+", default=[15, 30, 60])
     known.add_argument("--gpu-days", type=float, default=200, help="of each healthy model, at least; default 200")
@@ -82,37 +97,34 @@ def _seeds_text(options: Options) -> str:
     return f"seeds {which}, from {begin} on"
 
 
-def _run(suite: str, of: Iterator[Trial], jobs: int, write: Write) -> list[report.Line]:
-    """Prints each kind of job when it is done, so that a long run shows how it goes."""
-    done: list[tuple[Trial, Outcome]] = []
-    table = report.healthy_table if suite == "healthy" else report.faults_table
-    for trial, outcome in trials.run_all(of, jobs):
-        if done and report.name_of(done[-1][0]) != report.name_of(trial):
-            _print_progress(done)
-        done.append((trial, outcome))
-        write({"suite": suite, "job": dataclasses.asdict(trial), "outcome": dataclasses.asdict(outcome)})
-    found = report.lines(done)
-    print(table(found) + "\n" + report.shares(found))
-    for line in found:
-        for stray in line.strays[:3]:
-            print(f"  {line.name}: {stray}")
-        write({"suite": suite} | line.as_json())
-    return found
+@contextmanager
+def _ended_by(*signals: int) -> Iterator[None]:
+    """KeyboardInterrupt where these come, as for Ctrl-C."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _print_progress(done: list[tuple[Trial, Outcome]]) -> None:
-    name = report.name_of(done[-1][0])
-    (line,) = report.lines(each for each in done if report.name_of(each[0]) == name)
-    print(f"  … {name}: {line.trials} jobs, {line.pages} pages", file=sys.stderr, flush=True)
-
-
-def _hangs(options: Options, write: Write) -> None:
-    for world in options.worlds:
-        stalls: list[hangs.Stall] = []
-        for seed in seeds(options.trials, options.round, options.first):
-            stalls.append(hangs.stop(world, seed))
-            write({"suite": "hangs", "ranks": world, "seed": seed, "stall": vars(stalls[-1])})
-        print(hangs.line(world, stalls), flush=True)
+def _play(units: Sequence[Unit], processes: int, minutes: float | None, write: Write) -> bool:
+    """Tells of the jobs that were through in the end, and returns whether these were all."""
+    done, began = pool.Pool(), time.monotonic()
+    playing = work.play(units, processes, None if minutes is None else 60 * minutes)
+    with suppress(KeyboardInterrupt), closing(playing), _ended_by(signal.SIGTERM):
+        for unit, result in playing:
+            write(done.add(unit, result))
+            took = time.monotonic() - began
+            print(f"  {len(done):,} of {len(units):,} jobs, {took:.0f} s", file=sys.stderr, flush=True)
+    print(done.text())
+    for kind in done.kinds():
+        for line in kind.as_json():
+            write(line)
+    if done.jobs:
+        print("\n" + report.shares(report.lines(done.jobs)))
+    print(f"{len(done):,} of {len(units):,} jobs were played", flush=True)
+    return len(done) == len(units)
 
 
 def _speed(write: Write) -> None:
@@ -147,16 +159,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             if file:
                 print(json.dumps(numbers), file=file, flush=True)
 
-        for suite in chosen:
-            print(f"\n{suite}", flush=True)
-            if suite == "hangs":
-                _hangs(options, write)
-            elif suite == "speed":
-                _speed(write)
-            elif suite == "realtime":
-                _realtime(options, write)
-            else:
-                _run(suite, getattr(suites, suite)(options), arguments.jobs, write)
+        units = [unit for suite in chosen if suite in UNITS for unit in UNITS[suite](options)]
+        if units and not _play(units, max(1, arguments.processes), arguments.minutes, write):
+            return ENDED_EARLY
+        if "speed" in chosen:
+            _speed(write)
+        if "realtime" in chosen:
+            _realtime(options, write)
     except (ValueError, DataError) as error:
         known.error(str(error))
     return 0

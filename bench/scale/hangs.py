@@ -15,6 +15,14 @@ ALLOWED_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
+class Stop:
+    """One job of which a rank stops."""
+
+    world: int
+    seed: int
+
+
+@dataclass(frozen=True)
 class Stall:
     """seconds: from the stop to the page, None: none came; usual: the job's longest pause in a step."""
 

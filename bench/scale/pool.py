@@ -1,5 +1,5 @@
-"""Pool: one table of the jobs of several processes, of which each wrote a file by `python -m bench.scale --json`; those
-that were ended early have written the jobs that were through.
+"""Pool: tables of jobs that were played in several processes, or on several machines, of which each wrote a file by
+`python -m bench.scale --json`; those that were ended early have written the jobs that were through.
 
 python -m bench.scale.pool FILE [FILE …]
 """
@@ -11,50 +11,107 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.scale import hangs, report
-from bench.scale.hangs import Stall
-from bench.scale.scenarios import Trial
+from bench.scale.hangs import Stall, Stop
+from bench.scale.report import Line
+from bench.scale.scenarios import FAULTS, MODELS, Trial
 from bench.scale.scoring import Detection, Outcome
+from bench.scale.work import Result, Unit
+
+_ORDER = (*MODELS, "recorded", *FAULTS)
+"""Of names in the tables."""
+LONG = 15.0
+"""Seconds of a step from which on all are told together."""
 
 
-def jobs(lines: Iterable[str]) -> Iterator[tuple[Trial, Outcome]]:
-    """Of all suites but hangs. Raises ValueError for a seed that comes twice: it would count twice."""
-    known: set[Trial] = set()
-    for numbers in map(json.loads, lines):
-        if "job" not in numbers:
-            continue
-        trial = Trial(**numbers["job"])
-        if trial in known:
-            raise ValueError(f"{trial.name} with seed {trial.seed} stands in the files twice")
-        known.add(trial)
-        outcome = numbers["outcome"]
-        yield trial, Outcome(**outcome | {"detections": [Detection(**each) for each in outcome["detections"]]})
+@dataclass
+class Pool:
+    """Jobs that were played, in any order."""
 
-
-def stalls(lines: Iterable[str]) -> dict[int, list[Stall]]:
+    jobs: list[tuple[Trial, Outcome]] = field(default_factory=list)
+    stalls: dict[int, list[Stall]] = field(default_factory=lambda: defaultdict(list))
     """Those of `hangs`, by ranks."""
-    found = defaultdict(list)
+
+    def __len__(self) -> int:
+        return len(self.jobs) + sum(map(len, self.stalls.values()))
+
+    def add(self, unit: Unit, result: Result) -> dict[str, object]:
+        """Returns what a file says of the job."""
+        if isinstance(unit, Stop) and isinstance(result, Stall):
+            self.stalls[unit.world].append(result)
+            return {"suite": "hangs", "ranks": unit.world, "seed": unit.seed, "stall": asdict(result)}
+        assert isinstance(unit, Trial)
+        assert isinstance(result, Outcome)
+        self.jobs.append((unit, result))
+        return {"suite": unit.suite, "job": asdict(unit), "outcome": asdict(result)}
+
+    def kinds(self) -> list[Kind]:
+        """Short steps have tables of their own: in GPU-days they would vanish beside long ones."""
+        found: dict[tuple[str, float], list[tuple[Trial, Outcome]]] = defaultdict(list)
+        for trial, outcome in sorted(self.jobs, key=lambda job: _place(job[0])):
+            found[trial.suite, min(trial.step_seconds, LONG)].append((trial, outcome))
+        return [
+            Kind(*name, sorted({t.seed for t, _ in done}), report.lines(done)) for name, done in sorted(found.items())
+        ]
+
+    def text(self) -> str:
+        return "\n".join(
+            [kind.text() for kind in self.kinds()]
+            + [hangs.line(ranks, found) for ranks, found in sorted(self.stalls.items())]
+        )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One suite's jobs with steps of one length, or of LONG and more."""
+
+    suite: str
+    seconds: float
+    seeds: Sequence[int]
+    lines: Sequence[Line]
+
+    def text(self) -> str:
+        steps = f"{LONG:g} s or more" if self.seconds == LONG else f"{self.seconds:g} s"
+        seeds = f"{len(self.seeds)} seeds of {self.seeds[0]} … {self.seeds[-1]}"
+        table = report.healthy_table if self.suite == "healthy" else report.faults_table
+        strays = [f"  {line.name}: {stray}" for line in self.lines for stray in line.strays]
+        return "\n".join([f"\n{self.suite}, steps of {steps}, {seeds}", table(self.lines), *strays])
+
+    def as_json(self) -> Iterator[dict[str, object]]:
+        """Its lines."""
+        for line in self.lines:
+            yield {"suite": self.suite, "step_seconds": self.seconds} | line.as_json()
+
+
+def _place(trial: Trial) -> tuple[object, ...]:
+    """In a table."""
+    return _ORDER.index(trial.scenario), trial.size, trial.world, trial.seed, trial.step_seconds
+
+
+def of_lines(lines: Iterable[str]) -> Pool:
+    """Raises ValueError for a seed that comes twice: it would count twice."""
+    pool, known = Pool(), set[Unit]()
     for numbers in map(json.loads, lines):
-        if "stall" in numbers:
-            found[numbers["ranks"]].append(Stall(**numbers["stall"]))
-    return found
+        if "job" not in numbers and "stall" not in numbers:
+            continue
+        unit, result = _of_json(numbers)
+        if unit in known:
+            raise ValueError(f"{unit} stands in the files twice")
+        known.add(unit)
+        pool.add(unit, result)
+    return pool
 
 
-def tables(lines: Sequence[str]) -> Iterator[str]:
-    by_kind: dict[tuple[str, float], list[tuple[Trial, Outcome]]] = defaultdict(list)
-    for trial, outcome in jobs(lines):
-        # Short steps have a line of their own: in GPU-days they would vanish beside long ones.
-        by_kind[trial.suite, min(trial.step_seconds, 15.0)].append((trial, outcome))
-    for (suite, seconds), done in sorted(by_kind.items()):
-        places = sorted({trial.seed for trial, _ in done})
-        table = report.healthy_table if suite == "healthy" else report.faults_table
-        found = report.lines(done)
-        steps = "15 s or more" if seconds == 15.0 else f"{seconds:g} s"
-        yield f"\n{suite}, steps of {steps}, {len(places)} seeds of {places[0]} … {places[-1]}\n{table(found)}"
-        yield from (f"  {line.name}: {stray}" for line in found for stray in line.strays)
-    yield from (hangs.line(ranks, found) for ranks, found in sorted(stalls(lines).items()))
+def _of_json(numbers: dict[str, Any]) -> tuple[Unit, Result]:
+    if "stall" in numbers:
+        return Stop(numbers["ranks"], numbers["seed"]), Stall(**numbers["stall"])
+    outcome = numbers["outcome"]
+    detections = [Detection(**each) for each in outcome["detections"]]
+    return Trial(**numbers["job"]), Outcome(**outcome | {"detections": detections})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,8 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     known.add_argument("files", nargs="+", type=Path, metavar="FILE")
     wanted = known.parse_args(argv)
     try:
-        for text in tables([line for file in wanted.files for line in file.read_text().splitlines()]):
-            print(text)
+        lines = [line for file in wanted.files for line in file.read_text().splitlines()]
+        print(of_lines(lines).text())
     except (OSError, ValueError, TypeError, KeyError) as error:
         known.error(f"{error}; the files must be of bench.scale --json")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from bench.scale.hangs import Stop
 from bench.scale.scenarios import FAULTS, HEALTHY_STEPS, LARGE, MESSAGE_TROUBLE, ONE_SIZE, Trial, models
 from bench.scale.seeds import SEEDS_OF_ROUND, TUNING, seeds
 
@@ -81,6 +82,13 @@ def faults(options: Options) -> Iterator[Trial]:
         if options.wants(scenario) and (options.only or scenario not in RECALL_SCENARIOS):
             for world in options.worlds:
                 yield from _faulty("faults", scenario, world, size_of(scenario), options)
+
+
+def hangs(options: Options) -> Iterator[Stop]:
+    """A rank that stops for good."""
+    for world in options.worlds:
+        for seed in seeds(options.trials, options.round, options.first):
+            yield Stop(world, seed)
 
 
 def size_of(scenario: str) -> float:

@@ -1,11 +1,8 @@
-"""Trials: run simulated jobs, one after the other or in several processes, and score them."""
+"""Trials: run a simulated job and score it."""
 
 from __future__ import annotations
 
-import multiprocessing
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 
 from bench.scale.feeds import Feed, MessageFeed, TableFeed
 from bench.scale.job import Job
@@ -33,17 +30,3 @@ def run(trial: Trial) -> Outcome:
     outcome.engine_seconds = feed.engine_seconds
     outcome.generation_seconds = time.thread_time() - begun - feed.engine_seconds
     return outcome
-
-
-def run_all(trials: Iterable[Trial], jobs: int) -> Iterator[tuple[Trial, Outcome]]:
-    """In the order of the trials. jobs: processes; each should have a core, and numpy one thread."""
-    if jobs <= 1:
-        for trial in trials:
-            yield trial, run(trial)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_named, trials)
-
-
-def _named(trial: Trial) -> tuple[Trial, Outcome]:
-    return trial, run(trial)

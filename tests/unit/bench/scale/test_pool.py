@@ -6,7 +6,20 @@ import pytest
 
 from bench.scale import main, pool
 
-FLAGS = ["recall", "--ranks", "8", "--percent", "20", "--step-seconds", "1", "--only", "slow", "--trials"]
+FLAGS = [
+    "recall",
+    "--ranks",
+    "8",
+    "--percent",
+    "20",
+    "--step-seconds",
+    "1",
+    "--only",
+    "slow",
+    "--processes",
+    "1",
+    "--trials",
+]
 
 
 def test_the_jobs_of_two_processes_are_as_those_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from bench.scale.faults import What
 from bench.scale.layout import Layout, of_world
 from bench.scale.scenarios import FAULTS, INTERLEAVED, LAYOUTS, MODELS, Trial, layouts, plan
 from bench.scale.suites import Options
-from bench.scale.trials import run, run_all
+from bench.scale.trials import run
 
 
 def test_rounds_of_seeds_have_none_in_common() -> None:
@@ -108,7 +108,7 @@ def test_the_command_prints_a_table_and_writes_its_numbers(tmp_path: Path, capsy
     file = tmp_path / "numbers.json"
 
     flags = ["--ranks", "8", "--trials", "1", "--percent", "20", "--step-seconds", "1", "--only", "slow"]
-    main(["recall", *flags, "--json", str(file)])
+    main(["recall", *flags, "--processes", "1", "--json", str(file)])
 
     text = capsys.readouterr().out
     assert "seeds for tuning, from 0 on" in text
@@ -151,14 +151,3 @@ def test_a_step_that_the_engine_fails_on_is_counted_and_the_job_goes_on(monkeypa
     assert outcome.errors == 5
     assert "step 1: the engine failed: KeyError('defect')" in outcome.strays
     assert outcome.rank_steps == 40
-
-
-def test_jobs_in_several_processes_are_those_in_one() -> None:
-    trials = [Trial("faults", "slow", 8, 1.0, seed, 0, size=1.2) for seed in range(3)]
-
-    one, several = (
-        [replace(outcome, engine_seconds=0, generation_seconds=0) for _, outcome in run_all(trials, jobs)]
-        for jobs in (1, 2)
-    )
-
-    assert one == several
