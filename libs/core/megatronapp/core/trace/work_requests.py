@@ -97,14 +97,14 @@ def busy(sends: Iterable[Send]) -> Busy:
     row tells: the mean of its operation's, by bandwidth over time.
     """
     before: dict[int, Send] = {}
-    count, busy_ns, told, told_bytes = 0, 0, 0, 0.0
+    count, busy_ns, known, known_bytes = 0, 0, 0, 0.0
     for send in sends:
         last = before.get(send.communicator)
         before[send.communicator] = send
         if last is None or last.operation != send.operation or send.ended_ns <= last.ended_ns:
             continue
         passed_ns = send.ended_ns - last.ended_ns
-        told, told_bytes = told + 1, told_bytes + send.bandwidth * passed_ns * NS
+        known, known_bytes = known + 1, known_bytes + send.bandwidth * passed_ns * NS
         if last.outstanding_bytes > 0:
             count, busy_ns = count + 1, busy_ns + passed_ns
-    return Busy(count, busy_ns * NS, count * told_bytes / told) if told else Busy()
+    return Busy(count, busy_ns * NS, count * known_bytes / known) if known else Busy()
