@@ -18,7 +18,7 @@ import yaml
 
 from megatronapp.collector.journal import Journal
 from megatronapp.core.trace import file as trace_file
-from megatronapp.detector.formats.work_requests import HEADER
+from megatronapp.core.trace.work_requests import HEADER
 from tests.attack.inputs import any_value, as_json, damaged, mutated
 from tests.attack.makers import damage, of_json, of_yaml, write
 from tests.support import hostile
@@ -224,8 +224,9 @@ def inspector_metrics() -> bytes:
 
 
 def telemetry() -> bytes:
+    now_ns = 1_790_000_000_000_000_000
     row = "2026010100{:04},7,{},1,0,2,{},10.0.0.1,10.0.0.2,{},3,65536,{}"
-    rows = (row.format(number, number % 4, number, 9000 + number, 50_000 + number) for number in range(30))
+    rows = (row.format(number, number % 4, number // 4, 200, now_ns + 50_000 * number) for number in range(30))
     return "\n".join([HEADER, *rows, ""]).encode()
 
 

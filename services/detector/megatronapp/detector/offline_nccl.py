@@ -10,10 +10,10 @@ from megatronapp.core.findings import Cause, Kind
 from megatronapp.detector.formats import inspector, inspector_metrics, work_requests
 from megatronapp.detector.formats.inspector import Inspected
 from megatronapp.detector.formats.inspector_metrics import Gpu
-from megatronapp.detector.formats.work_requests import Port, SlowPort
+from megatronapp.detector.formats.work_requests import Ports, SlowPort
 from megatronapp.detector.offline import in_order, without_steps
 from megatronapp.detector.report import Job, Report
-from megatronapp.detector.rules.base import Suspicion, percent
+from megatronapp.detector.rules.base import Suspicion
 
 
 def inspected_job(name: str, inspected: Inspected) -> Report:
@@ -64,40 +64,44 @@ def metrics_job(name: str, times: Mapping[Gpu, Mapping[str, float]]) -> Report:
     return Report(job=job, findings=in_order(without_steps(name, suspicions)))
 
 
-def ports_job(name: str, ports: Sequence[Port]) -> Report:
+def ports_job(name: str, read: Ports) -> Report:
     """Name the ports that send slowly or not at all, by Megatrace's telemetry, and the ranks that send there."""
-    found = work_requests.slow(list(ports))
-    suspicions = [_slow_port(each) for each in found if not each.stalled_seconds]
-    suspicions += _stalled_sends([each for each in found if each.stalled_seconds])
-    ranks = {rank for port in ports for rank in port.ranks}
-    job = Job(name=name, format="Megatrace telemetry", ranks=len(ranks), records=sum(port.sends for port in ports))
+    found = work_requests.slow(read.ports)
+    suspicions = [_slow_port(each, of_job=read.of_job) for each in found if not each.stalled_seconds]
+    suspicions += _stalled_sends([each for each in found if each.stalled_seconds], of_job=read.of_job)
+    senders = {place for port in read.ports for place in port.places} if read.of_job else read.ports
+    records = sum(port.sends for port in read.ports)
+    job = Job(name=name, format="Megatrace telemetry", ranks=len(senders), records=records)
     return Report(job=job, findings=in_order(without_steps(name, suspicions)))
 
 
-def _slow_port(slow: SlowPort) -> Suspicion:
-    said = f"{slow.port.name} sends {percent(slow.effect_ratio)} more slowly than the other ports."
-    return _of_ports(Kind.SLOW_LINK, slow.port.ranks, slow.effect_ratio, slow.effect_ratio, said)
+def _slow_port(slow: SlowPort, *, of_job: bool) -> Suspicion:
+    said = f"A byte takes {slow.effect_ratio:.1f} times as long through {slow.port.name} as through the other ports."
+    ranks = slow.port.places if of_job else ()
+    return _of_ports(Kind.SLOW_LINK, ranks, slow.effect_ratio, slow.effect_ratio, said)
 
 
-def _stalled_sends(stalled: Sequence[SlowPort]) -> Iterator[Suspicion]:
+def _stalled_sends(stalled: Sequence[SlowPort], *, of_job: bool) -> Iterator[Suspicion]:
     """Of each rank, and the rank that it sent to; where both ends of a link have stalled, of the two together."""
-    pairs = {(each.port.last.rank, each.port.last.peer) for each in stalled}
-    by_ranks = defaultdict[tuple[int, ...], list[SlowPort]](list)
-    for each in stalled:
-        rank, peer = each.port.last.rank, each.port.last.peer
-        both = peer is not None and (peer, rank) in pairs
-        by_ranks[tuple(sorted({rank, peer})) if peer is not None and both else (rank,)].append(each)
-    for ranks, sends in by_ranks.items():
-        said = " ".join(map(_stalled_text, sends))
-        yield _of_ports(Kind.HANG, ranks, 1.0, math.inf, said)
+    lasts = [each.port.last for each in stalled]
+    pairs = {(last.communicator, last.place, last.peer) for last in lasts}
+    by_ends = defaultdict[tuple[int, ...], list[SlowPort]](list)
+    for each, last in zip(stalled, lasts, strict=True):
+        both = last.peer is not None and (last.communicator, last.peer, last.place) in pairs
+        ends = sorted({last.place, last.peer}) if last.peer is not None and both else [last.place]
+        by_ends[last.communicator, *ends].append(each)
+    for (_, *ranks), sends in by_ends.items():
+        said = " ".join(_stalled_text(each, of_job=of_job) for each in sends)
+        yield _of_ports(Kind.HANG, tuple(ranks) if of_job else (), 1.0, math.inf, said)
 
 
-def _stalled_text(stalled: SlowPort) -> str:
+def _stalled_text(stalled: SlowPort, *, of_job: bool) -> str:
     port, last = stalled.port, stalled.port.last
     to = f" to rank {last.peer}" if last.peer is not None else ""
+    where = "" if of_job else f" of communicator {last.communicator:#x}"
     return (
-        f"A send of rank {last.rank}{to} through {port.name} has stalled, in operation {last.operation} or behind it: "
-        f"{last.outstanding_bytes} bytes are outstanding, and the other ports went on for "
+        f"A send of rank {last.place}{to}{where} through {port.name} has stalled, in operation {last.operation} or "
+        f"behind it: {last.outstanding_bytes} bytes are outstanding, and the other ports went on for "
         f"{stalled.stalled_seconds:.0f} s."
     )
 

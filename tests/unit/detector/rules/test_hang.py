@@ -6,61 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from megatronapp.core.findings import Cause, Finding, Kind, State
+from megatronapp.core.findings import Cause, Kind, State
 from megatronapp.core.trace.message_id import Direction, MessageId
-from megatronapp.detector.engine import Engine
 from megatronapp.detector.patience import START_SECONDS
 from megatronapp.v1 import trace_pb2
-from tests.support.simulated import CPU, Job, Layout
-
-SECOND = 1_000_000_000
-
-
-class Beating:
-    """A job of replicas whose heartbeats the test writes: of the first two, unless it says otherwise."""
-
-    def __init__(self, replicas: int = 2) -> None:
-        self.job = Job(Layout(pp=1, dp=replicas), CPU, on_cpu=True)
-        self.engine = Engine(self.job.run, "test/simulated", 1)
-        self.said: list[Finding] = []
-        for hello in self.job.hellos():
-            self.engine.feed(hello)
-
-    def beat(self, done: tuple[int, int], entered: tuple[int, int], **fields: object) -> None:
-        self.job.clock_ns += SECOND
-        for rank in (0, 1):
-            frontier = trace_pb2.Frontier(
-                communicator=1, peer=-1, enqueued=entered[rank], started=entered[rank], completed=done[rank]
-            )
-            beat = self.job.heartbeat(rank, 1 + max(done) // 4, [frontier], **fields)
-            self.said += self.engine.feed(beat)
-
-    def train(self, seconds: int) -> None:
-        for second in range(seconds):
-            self.beat((second, second), (second, second))
-
-    def stop(
-        self,
-        done: tuple[int, int],
-        entered: tuple[int, int],
-        started: tuple[int, int],
-        stopped: int,
-        seen: trace_pb2.Stack | None = None,
-    ) -> None:
-        """A second in which a rank's process is stopped, and seen so; the other one's sleeps."""
-        seen = seen or trace_pb2.Stack(state="stopped")
-        self.job.clock_ns += SECOND
-        for rank in (0, 1):
-            frontier = trace_pb2.Frontier(
-                communicator=1, peer=-1, enqueued=entered[rank], started=started[rank], completed=done[rank]
-            )
-            stack = seen if rank == stopped else trace_pb2.Stack(state="sleeping", text="in its wait")
-            self.said += self.engine.feed(self.job.heartbeat(rank, 1 + max(done) // 4, [frontier], stack=stack))
-
-    def lose(self, rank: int) -> None:
-        identity = self.job.heartbeat(rank, 6, []).identity
-        gone = trace_pb2.RankMessage(identity=identity, received_unix_ns=self.job.clock_ns, lost=True)
-        self.said += self.engine.feed(gone)
+from tests.support.beating import SECOND, Beating
 
 
 def test_a_hang_is_named_within_ten_seconds_and_resolved_when_things_move() -> None:
@@ -154,65 +104,6 @@ def test_a_long_checkpoint_is_no_hang() -> None:
     assert job.said == []
 
 
-FORWARD, BACKWARD = (MessageId(way, 0).pack() for way in (Direction.FORWARD, Direction.BACKWARD))
-CROSSING = {0: ("backward_recv", BACKWARD), 1: ("forward_recv", FORWARD)}
-
-
-def deadlocked(job: Beating, activities: tuple[str, str], **used: object) -> list[Finding]:
-    """Both ranks wait for a message that the other has not posted; `used`: what grows on rank 0."""
-    job.train(20)
-    stand(job, (0, 1), 8, activities, **used)
-    return list({f.id: f for f in job.said}.values())
-
-
-def stand(job: Beating, ranks: tuple[int, ...], seconds: int, activities: tuple[str, str], **used: object) -> None:
-    """These of the ranks that wait for each other's messages are heard; a third one waits for the first."""
-    for second in range(seconds):
-        job.job.clock_ns += SECOND
-        for rank, (name, packed) in ((rank, CROSSING[rank]) for rank in ranks if rank in CROSSING):
-            waits = trace_pb2.Frontier(
-                enqueued=5,
-                started=5,
-                completed=4,
-                peer=1 - rank,
-                operation=name,
-                open=[trace_pb2.OpenMessage(step=6, message=packed)],
-            )
-            told = {"activity": activities[rank], "clock_ns": second * SECOND + 1}
-            told |= dict.fromkeys(used, second * SECOND) if rank == 0 else {}
-            job.said += job.engine.feed(job.job.heartbeat(rank, 6, [waits], **told))
-        if 2 in ranks:
-            job.said += job.engine.feed(job.job.heartbeat(2, 6, []))
-
-
-def test_two_ranks_that_wait_for_each_others_messages_are_told_as_a_deadlock() -> None:
-    (finding,) = deadlocked(Beating(), ("backward_recv", "forward_recv"))
-
-    assert (finding.kind, finding.cause, finding.ranks, finding.page) == (Kind.HANG, Cause.DEADLOCK, (0, 1), True)
-    assert finding.summary == (
-        "Nothing has moved in step 6. Ranks 0, 1 wait for each other: "
-        "rank 0 for rank 1 to enter backward_send (backward of microbatch 0, step 6) of p2p:1-0 (rank 1 to rank 0), "
-        "rank 1 for rank 0 to enter forward_send (forward of microbatch 0, step 6) of p2p:0-1 (rank 0 to rank 1). "
-        "Its longest usual pause is 1.0 s."
-    )
-
-
-def test_who_is_ended_after_a_deadlock_was_told_takes_nothing_back() -> None:
-    """A watchdog aborts the ranks one after the other, while a third one is still heard."""
-    job = Beating(replicas=3)
-    job.train(20)
-    stand(job, (0, 1, 2), 8, ("backward_recv", "forward_recv"))
-    (told,) = job.engine.ledger.open
-    for ended, left in ((0, (1, 2)), (1, (2,))):
-        job.lose(ended)
-        stand(job, left, 8, ("backward_recv", "forward_recv"))
-
-    (after,) = job.engine.ledger.open
-    assert (told.cause, told.ranks) == (Cause.DEADLOCK, (0, 1))
-    assert (after.id, after.cause, after.ranks) == (told.id, Cause.DEADLOCK, (0, 1))
-    assert {f.id for f in job.said} == {told.id}
-
-
 @pytest.mark.parametrize("ends", ["falls silent", "says goodbye"])
 def test_a_blamed_rank_that_ends_later_stays_the_one_to_blame(ends: str) -> None:
     """Rank 1 has not entered what rank 0 is in; what becomes of rank 0, which waits, tells nothing of that."""
@@ -235,19 +126,6 @@ def test_a_blamed_rank_that_ends_later_stays_the_one_to_blame(ends: str) -> None
 
     assert told.ranks == (1,)
     assert [(f.id, f.ranks) for f in job.engine.ledger.open] == [(told.id, (1,))]
-
-
-def test_a_circle_whose_threads_are_not_known_to_wait_names_no_cause() -> None:
-    (finding,) = deadlocked(Beating(), ("data", "forward_recv"))
-
-    assert (finding.cause, finding.ranks, finding.confidence) == (Cause.UNKNOWN, (0, 1), 0.5)
-    assert "it can't be told whether one of them stopped elsewhere before" in finding.summary
-
-
-def test_a_rank_in_a_circle_that_computes_without_end_is_blamed() -> None:
-    (finding,) = deadlocked(Beating(), ("forward", "forward_recv"), thread_cpu_ns=True)
-
-    assert (finding.cause, finding.ranks) == (Cause.COMPUTE, (0,))
 
 
 def test_a_job_that_ends_in_good_order_is_no_hang() -> None:
@@ -289,72 +167,6 @@ def test_a_rank_that_died_is_blamed() -> None:
         job.said += job.engine.feed(job.job.heartbeat(0, 5, [frontier]))
 
     assert {(f.kind, f.ranks) for f in job.said} == {(Kind.HANG, (1,))}
-
-
-def test_the_stack_of_who_is_named_is_told_when_it_comes_and_that_of_nobody_else() -> None:
-    job = Beating()
-    job.train(20)
-    for _ in range(8):
-        job.beat((20, 20), (21, 20))
-    told_before = len(job.said)
-    stack = trace_pb2.Stack(state="stopped", text="in wait", source="faulthandler")
-
-    for _ in range(3):
-        job.stop((20, 20), (21, 20), (21, 20), stopped=1, seen=stack)
-
-    (finding,) = job.said[told_before:]
-    assert [one.signal for one in finding.evidence] == ["frontier", "stack"]
-    assert finding.evidence[1].text == "Rank 1 (stopped), faulthandler\nin wait"
-    assert "its process is stopped" in finding.summary
-
-
-def test_what_the_flight_recorder_says_comes_after_the_stack_and_stays_with_the_next() -> None:
-    job = Beating()
-    job.train(20)
-    for _ in range(8):
-        job.beat((20, 20), (21, 20), stack=trace_pb2.Stack(text="in wait", source="py-spy"))
-    told_before = len(job.said)
-
-    job.beat((20, 20), (21, 20), stack=trace_pb2.Stack(text="in wait", source="py-spy", recorder="all_reduce 21"))
-    for _ in range(3):
-        job.beat((20, 20), (21, 20), stack=trace_pb2.Stack(text="in wait", source="py-spy"))
-
-    (finding,) = job.said[told_before:]
-    assert [one.signal for one in finding.evidence] == ["frontier", "stack", "flight_recorder"]
-    assert finding.evidence[2].text == "Rank 1, PyTorch's flight recorder\nall_reduce 21"
-
-
-def test_what_nccl_says_of_the_job_is_told_with_whom_it_names_whoever_has_asked() -> None:
-    job = Beating()
-    job.train(20)
-    for _ in range(8):
-        job.beat((20, 20), (21, 20))
-    told_before = len(job.said)
-
-    report = "Warnings\n#0-0 (27a079b828ff1a75) MISMATCH"
-    for second in range(4):
-        job.job.clock_ns += SECOND
-        for rank, entered in ((0, 21), (1, 20)):
-            frontier = trace_pb2.Frontier(communicator=1, peer=-1, enqueued=entered, started=entered, completed=20)
-            said = {"stack": trace_pb2.Stack(ras=report)} if (rank, second) == (0, 0) else {}
-            job.said += job.engine.feed(job.job.heartbeat(rank, 6, [frontier], **said))
-
-    (finding,) = job.said[told_before:]
-    assert finding.ranks == (1,)
-    assert finding.evidence[-1].signal == "nccl_ras"
-    assert finding.evidence[-1].text == f"NCCL's RAS, of the whole job\n{report}"
-
-
-def test_a_stack_from_before_the_rank_moved_on_is_forgotten() -> None:
-    job = Beating()
-    job.train(10)
-    job.beat((10, 10), (10, 10), stack=trace_pb2.Stack(text="long ago"))
-    job.train(20)
-    for _ in range(8):
-        job.beat((20, 20), (21, 20))
-
-    (finding,) = {f.id: f for f in job.said}.values()
-    assert [one.signal for one in finding.evidence] == ["frontier"]
 
 
 def test_a_stopped_process_is_named_however_long_the_pauses_of_its_job_are() -> None:

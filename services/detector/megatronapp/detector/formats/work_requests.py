@@ -1,79 +1,55 @@
-"""Megatrace's telemetry of RDMA work requests: a CSV a network port (`<host>_<nic>_Port<n>_A.log`, and `_B`), a row for
-each send that completed.
-
-    Time,Group,FromRank,ToRank,DevIndex,Func,FuncTimes,SrcIP,DstIP,Bandwidth,SendWrCounter,RemainWrDataSize,Timestamp
-
-By sii-research/Megatrace, trace/megatrace_nccl.patch (timer_log.cc): Bandwidth is the port's over a window of sends,
-SendWrCounter and RemainWrDataSize are what the sender still has outstanding, FuncTimes counts the operations,
-Timestamp is how long the send took, in nanoseconds, whatever its name says. Time is the host's, to the second.
-"""
+"""Files of Megatrace's telemetry of RDMA work requests (core/trace/work_requests.py): which ports send slowly, and
+which sends do not end."""
 
 from __future__ import annotations
 
-import csv
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from megatronapp.core.errors import DataError
-from megatronapp.core.trace.limits import MAX_WORLD
+from megatronapp.core.trace.work_requests import HEADER, NS, Send, busy, parse, port_name
 from megatronapp.detector.formats.understood import understood
 
-HEADER = (
-    "Time,Group,FromRank,ToRank,DevIndex,Func,FuncTimes,SrcIP,DstIP,Bandwidth,SendWrCounter,RemainWrDataSize,Timestamp"
-)
 MAX_FILE_BYTES = 32 << 20
 """Megatrace changes to the other file at 10 MB."""
 MIN_SENDS, MIN_PORTS = 20, 3
 SLOWER = 1.25
-"""Of a port beside the others, in bandwidth and in the time of a send: less load lowers the bandwidth alone."""
+"""Of what a byte takes at a port that has more to send, beside the others: how much it sends does not matter."""
 STALLED_SECONDS = 5.0
 """The other ports go on for so long."""
-NS = 1e-9
-_PORT = re.compile(r"(.+?)[-_]Port(\d+)[-_][AB]\.log")
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """One that completed."""
-
-    at_seconds: float
-    """Since the epoch."""
-    rank: int
-    peer: int | None
-    """The rank that it went to; None: not told."""
-    operation: int
-    """Its number."""
-    bandwidth: float
-    outstanding_bytes: int
-    """After it."""
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
     name: str
     """Host, card and port."""
-    ranks: tuple[int, ...]
+    places: tuple[int, ...]
     """Those that send through it."""
     sends: int
-    bandwidth: float
-    """Median, in the unit that Megatrace writes."""
-    send_seconds: float
-    """Median."""
+    busy_sends: int
+    """Before which more was outstanding."""
+    seconds_per_byte: float | None
+    """Of those; None: not known."""
     last: Send
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    ports: tuple[Port, ...]
+    of_job: bool
+    """They send in one communicator: places in it are taken for the job's ranks. In several a place tells no rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowPort:
     port: Port
     effect_ratio: float
-    """The others' bandwidth ÷ its own; of a stalled send 1."""
+    """What a byte takes here ÷ what it takes at the others; of a stalled send 1."""
     stalled_seconds: float
     """The others went on for so long after its last send, which left bytes outstanding; 0: it goes on too."""
 
@@ -82,34 +58,36 @@ def find_files(folder: Path) -> dict[str, list[Path]]:
     """By port, the files of a folder; empty when it holds none."""
     found: defaultdict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.iterdir()):
-        name = _PORT.fullmatch(path.name)
+        name = port_name(path.name)
         if name and path.is_file():
             with path.open("rb") as file:
                 if file.read(len(HEADER)) == HEADER.encode():
-                    found[f"{name[1]} port {name[2]}"].append(path)
+                    found[name].append(path)
     return dict(found)
 
 
-def read(files: Mapping[str, list[Path]]) -> list[Port]:
+def read(files: Mapping[str, list[Path]]) -> Ports:
     """Raises DataError."""
-    ports = [port for name, paths in files.items() if (port := _port(name, paths)) is not None]
+    sent = {name: [list(_sends(path)) for path in paths] for name, paths in files.items()}
+    ports = tuple(_port(name, of_files) for name, of_files in sent.items() if any(of_files))
     if not ports:
         raise DataError(f"{next(iter(files.values()))[0]}: holds no send that completed")
-    return ports
+    communicators = {send.communicator for of_files in sent.values() for sends in of_files for send in sends}
+    return Ports(ports, of_job=len(communicators) == 1)
 
 
-def _port(name: str, paths: list[Path]) -> Port | None:
-    sends = [send for path in paths for send in _sends(path)]
-    if not sends:
-        return None
-    last = max(sends, key=lambda send: send.at_seconds)
+def _port(name: str, of_files: list[list[Send]]) -> Port:
+    """Which of the files is older, and written over in turn, its rows tell."""
+    in_order = sorted(filter(None, of_files), key=lambda sends: sends[0].ended_ns)
+    sends = list(chain.from_iterable(in_order))
+    was_busy = busy(sends)
     return Port(
         name=name,
-        ranks=tuple(sorted({send.rank for send in sends})),
+        places=tuple(sorted({send.place for send in sends})),
         sends=len(sends),
-        bandwidth=float(np.median([send.bandwidth for send in sends])),
-        send_seconds=float(np.median([send.seconds for send in sends])),
-        last=last,
+        busy_sends=was_busy.sends,
+        seconds_per_byte=was_busy.seconds_per_byte,
+        last=max(sends, key=lambda send: send.ended_ns),
     )
 
 
@@ -117,32 +95,15 @@ def _sends(path: Path) -> Iterator[Send]:
     if path.stat().st_size > MAX_FILE_BYTES:
         raise DataError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; Megatrace's files have 10 MB")
     lines = path.read_text(errors="replace").replace("\0", "").splitlines()
-    width = HEADER.count(",") + 1
-    for number, row in enumerate(csv.reader(lines[1:]), 2):
-        if len(row) != width and number == len(lines):
+    for number, row in enumerate(lines[1:], 2):
+        if row.count(",") != HEADER.count(",") and number == len(lines):
             return  # it was being written
         with understood(path, f"line {number} can't be understood"):
-            send = _send(row)
+            send = parse(row)
         yield send
 
 
-def _send(row: list[str]) -> Send:
-    at, _, rank, to, _, _, operation, _, _, bandwidth, _, outstanding, took = row
-    send = Send(
-        at_seconds=datetime.strptime(at, "%Y%m%d%H%M%S").timestamp(),
-        rank=int(rank),
-        peer=peer if 0 <= (peer := int(to)) < MAX_WORLD else None,
-        operation=int(operation),
-        bandwidth=float(int(bandwidth)),
-        outstanding_bytes=int(outstanding),
-        seconds=int(took) * NS,
-    )
-    if not 0 <= send.rank < MAX_WORLD or send.bandwidth < 0 or send.seconds < 0:
-        raise ValueError("a number is out of range")
-    return send
-
-
-def slow(ports: list[Port]) -> list[SlowPort]:
+def slow(ports: tuple[Port, ...]) -> list[SlowPort]:
     """Ports that send more slowly than the others, or whose last send does not end while the others go on."""
     known = [port for port in ports if port.sends >= MIN_SENDS]
     found = [_judged(port, [other for other in known if other is not port]) for port in known]
@@ -150,11 +111,11 @@ def slow(ports: list[Port]) -> list[SlowPort]:
 
 
 def _judged(port: Port, others: list[Port]) -> SlowPort | None:
-    silent = float(np.median([other.last.at_seconds for other in others])) - port.last.at_seconds if others else 0.0
+    silent = float(np.median([other.last.ended_ns for other in others]) - port.last.ended_ns) * NS if others else 0.0
     if port.last.outstanding_bytes > 0 and silent >= STALLED_SECONDS:
         return SlowPort(port, 1.0, silent)
-    bandwidth = float(np.median([other.bandwidth for other in others])) if others else 0.0
-    seconds = float(np.median([other.send_seconds for other in others])) if others else 0.0
-    if 0 < SLOWER * port.bandwidth <= bandwidth and port.send_seconds >= SLOWER * seconds > 0:
-        return SlowPort(port, bandwidth / port.bandwidth, 0.0)
-    return None
+    usual = [each.seconds_per_byte for each in others if each.seconds_per_byte and each.busy_sends >= MIN_SENDS]
+    if port.seconds_per_byte is None or port.busy_sends < MIN_SENDS or len(usual) < MIN_PORTS - 1:
+        return None
+    ratio = port.seconds_per_byte / float(np.median(usual))
+    return SlowPort(port, ratio, 0.0) if ratio >= SLOWER else None
