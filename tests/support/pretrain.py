@@ -24,6 +24,7 @@ LAYOUTS = {
     "pipeline": "--pipeline-model-parallel-size 2",
     "tensor": "--tensor-model-parallel-size 2",
     "data": "--use-distributed-optimizer",
+    "overlapped": "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
 }
 """Of two CPU ranks."""
 TINY = (
