@@ -27,7 +27,7 @@ from bench._blocks import Blocks, Timings
 BLOCKS = Blocks(modes=("off", "control", "statistics", "heatmaps"), settling=1)
 STATISTICS = ("layers[*].resid_post | stats(mean,std,absmax,p01,p50,p99,zero,nonfinite)",)
 HEATMAPS = tuple(
-    f"layers[{{middle}}].{site} | batch(0) | {rest} | pool(token,128,absmax)"
+    f"layers[{{middle}}].{site} | batch(0) | {rest} | pool(token,128,farthest)"
     for site, rest in (
         ("attn.q", "head(0)"),
         ("attn.k", "group(0)"),

@@ -19,6 +19,8 @@ export interface ScopePanel {
   readonly refused: Readonly<ShallowRef<Refused | undefined>>
   /** Why nothing comes: no_producer, overbudget, paused. */
   readonly stalled: Readonly<Ref<string>>
+  /** Some of what was asked for is too large: it is missing in what is shown. */
+  readonly leftOut: Readonly<Ref<boolean>>
   /** The newest of each layer; -1: of the model. Grows with `version`. */
   readonly pictures: ReadonlyMap<number, Picture>
   readonly newest: Readonly<ShallowRef<Picture | undefined>>
@@ -35,6 +37,7 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
   const answer = shallowRef<Subscribed>()
   const refused = shallowRef<Refused>()
   const stalled = shallowRef('')
+  const leftOut = shallowRef(false)
   const newest = shallowRef<Picture>()
   const version = shallowRef(0)
   const pictures = new Map<number, Picture>()
@@ -71,6 +74,7 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
       newest.value = waiting = undefined
       answer.value = refused.value = undefined
       stalled.value = ''
+      leftOut.value = false
       version.value += 1
       if (!text.trim()) return
       const size = shared(/attn\.(probs|scores|pattern)/.test(siteOf(text)) ? SQUARE : LONG, Math.max(1, of.planes.value))
@@ -82,7 +86,10 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
         },
         refused: (why) => (refused.value = why),
         picture: take,
-        stalled: (reason) => (stalled.value = reason),
+        stalled: (reason) => {
+          if (reason === 'left_out') leftOut.value = true
+          else stalled.value = reason
+        },
       })
     },
     { immediate: true },
@@ -97,7 +104,7 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
     const all = [...shown].map(([place, picture]) => found.get(place) ?? picture)
     return { pictures: all.sort((a, b) => a.frame.step - b.frame.step), all: [...shown.keys()].every((place) => found.has(place)) }
   }
-  return { answer, refused, stalled, pictures, newest, version, exact }
+  return { answer, refused, stalled, leftOut, pictures, newest, version, exact }
 }
 
 /** Several planes are together no larger than one: both sides become shorter, of long pictures the lesser one alone. */

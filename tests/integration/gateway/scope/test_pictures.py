@@ -1,5 +1,7 @@
 """A viewer subscribes, and gets the whole model's values, whatever ranks hold which part of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -198,7 +200,7 @@ async def test_a_shard_that_does_not_come_leaves_a_partial_picture(scope: Served
     assert not values.missing[:, :2].any()
 
 
-async def test_a_page_is_given_no_more_cells_than_it_has(scope: Served) -> None:
+async def test_a_page_is_given_no_more_cells_than_it_has_and_values_keep_their_sign(scope: Served) -> None:
     async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
         told = await viewer.subscribe(1, "layers[0].mlp.act | batch(0)", width=4, height=4, quantizer="f32")
         await pods[0].asked(1)
@@ -208,8 +210,10 @@ async def test_a_page_is_given_no_more_cells_than_it_has(scope: Served) -> None:
         frame = await viewer.frame()
 
     whole = values_of(whole_site("mlp.act"), 0, 1)[0]
-    assert told["expression"] == "layers[0].mlp.act | batch(0) | pool(chan,4,absmax) | pool(token,4,absmax)"
-    assert np.array_equal(decode(frame).array, np.abs(whole).reshape(4, 2, 4, 8).max((1, 3)))
+    assert told["expression"] == "layers[0].mlp.act | batch(0) | pool(chan,4,farthest) | pool(token,4,farthest)"
+    cells = whole.reshape(4, 2, 4, 8)
+    largest, least = cells.max((1, 3)), cells.min((1, 3))
+    assert np.array_equal(decode(frame).array, np.where(-least > largest, least, largest))
     assert frame.flags & Flag.DOWNSAMPLED
 
 
@@ -260,6 +264,40 @@ async def test_principal_components_of_all_steps_are_numpys(scope: Served) -> No
     places = np.frombuffer(frames[1].sections[Section.ROWS], "<u4").reshape(-1, 4)
     assert {tuple(each) for each in places[:, :2].tolist()} == {(0, 1), (0, 2)}  # of one generation, both steps
     assert places[:16, 2].tolist() == [0] * 8 + [1] * 8
+
+
+async def test_principal_components_have_every_row_of_long_prompts(
+    scope: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more values than a picture for viewers may have."""
+    large = replace(scope_pods.MODEL, batch=4, tokens=128, hidden=4352)
+    monkeypatch.setattr(scope_pods, "MODEL", large)
+    async with attached(address(scope), ranks(tensor=1, pipeline=1)) as pods, viewing(scope) as viewer:
+        await viewer.subscribe(1, "layers[0].resid_post | pca(2)", quantizer="f32")
+        await pods[0].asked(1)
+        await pods[0].step(127, request="r")
+        frame = await viewer.frame()
+
+    places = np.frombuffer(frame.sections[Section.ROWS], "<u4").reshape(-1, 4)
+    assert places[:, 2:].tolist() == [[entry, position] for entry in range(4) for position in range(128)]
+    assert decode(frame).array.shape == (512, 2)
+
+
+async def test_who_looks_is_told_what_a_rank_left_out_and_once(scope: Served) -> None:
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer, viewing(scope) as other:
+        await viewer.subscribe(5, "layers[0].resid_post | token(0)")
+        await other.subscribe(1, "layers[0].resid_post | token(1)")
+        await pods[0].asked(2)
+        [tap] = [each.id for each in pods[0].demand.taps if "token(0)" in each.expression]
+        for _ in range(2):
+            await pods[0].event(alert=scope_pb2.ScopeAlert(kind="left_out", tap=tap, detail="it has 40 MiB"))
+        await pods[0].event(series=scope_pb2.ScopeSeries(name="loss", step=1))
+        for each in (viewer, other):
+            await each.event("series")
+
+    stalls = [text["stall"] for text in viewer.texts if "stall" in text]
+    assert stalls == [{"id": 5, "reason": "left_out"}]
+    assert not [text for text in other.texts if "stall" in text]
 
 
 async def test_a_generation_is_compared_with_another(scope: Served) -> None:

@@ -50,6 +50,7 @@ OPERATIONS = [
     "{axis}(-3:)",
     "{axis}(0:6:2) | abs",
     "pool({axis},2,absmax)",
+    "pool({axis},2,farthest)",
     "pool({axis},3)",
     "pool({axis},5,std) | {axis}(1)",
     "pool({axis},3,l2) | mean({axis})",

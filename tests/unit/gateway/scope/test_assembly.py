@@ -1,9 +1,17 @@
 """Shards wait for each other, but not for long."""
 
 from megatronapp.core.scope.frame import Frame
-from megatronapp.gateway.scope.assembly import DEADLINE_SECONDS, MAX_PENDING, Assembly, Picture, PictureKey
+from megatronapp.core.scope.stitch import Piece
+from megatronapp.gateway.scope.assembly import (
+    DEADLINE_SECONDS,
+    MAX_PENDING,
+    MAX_PENDING_BYTES,
+    Assembly,
+    Picture,
+    PictureKey,
+)
 
-NEEDED = {(0,), (1,)}
+NEEDED: set[Piece] = {(0,), (1,)}
 
 
 def add(assembly: Assembly, step: int, piece: int, layer: int = 0, now: float = 0.0) -> list[Picture]:
@@ -62,3 +70,14 @@ def test_what_waits_is_bounded() -> None:
     gone = [picture for layer in range(MAX_PENDING + 3) for picture in add(assembly, 1, 0, layer=layer)]
 
     assert [picture.key.layer for picture in gone] == [0, 1, 2]
+
+
+def test_the_bytes_that_wait_are_bounded() -> None:
+    assembly = Assembly()
+    large = Frame(step=1, payload=memoryview(bytes(MAX_PENDING_BYTES // 2)))
+
+    def add_large(layer: int) -> list[Picture]:
+        key = PictureKey(layer, 1, 0, "", (4,))
+        return assembly.add(key, (0,), large, NEEDED, 0.0, generates=False)
+
+    assert [[picture.key.layer for picture in add_large(layer)] for layer in range(4)] == [[], [], [0], [1]]

@@ -37,7 +37,8 @@ NONE = 0xFFFF
 """Of microbatch and layer."""
 MAX_DIMS = 4
 MAX_FRAME_BYTES = 2 << 20
-MAX_ELEMENTS = MAX_FRAME_BYTES
+MAX_SHARD_BYTES = 32 << 20
+"""Of a frame on its way from a rank to the gateway, which makes smaller ones for viewers of it."""
 MAX_COMPONENTS = 4096
 """Of a partial: arrays of the dims' shape, one behind the other."""
 MAX_SECTION_BYTES = 256 << 10
@@ -300,7 +301,7 @@ def unpack(data: bytes | memoryview, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
         sections=dict(_sections(view[HEADER_BYTES : HEADER_BYTES + section_bytes])),
         payload=payload,
     )
-    _check(frame)
+    _check(frame, max(max_bytes, MAX_FRAME_BYTES))
     return frame
 
 
@@ -326,9 +327,9 @@ def _raw_bytes(frame: Frame) -> int:
     return frame.elements * ITEM_BYTES[frame.dtype] * (2 if frame.kind is Kind.TOPK else 1)
 
 
-def _check(frame: Frame) -> None:
-    if math.prod(max(dim, 1) for dim in frame.dims) > MAX_ELEMENTS:
-        raise FrameError(f"dims {frame.dims}; at most {MAX_ELEMENTS} values")
+def _check(frame: Frame, max_elements: int) -> None:
+    if math.prod(max(dim, 1) for dim in frame.dims) > max_elements:
+        raise FrameError(f"dims {frame.dims}; at most {max_elements} values")
     if frame.dtype not in _DTYPES_OF_KIND[frame.kind] or frame.dtype not in _QUANTIZED[frame.quantizer]:
         raise FrameError(f"{frame.kind.name} of {frame.dtype.name} by {frame.quantizer.name}")
     if not (math.isfinite(frame.scale) and math.isfinite(frame.bias)):

@@ -19,7 +19,7 @@ from megatronapp.core.scope.operations import (
 )
 from megatronapp.core.scope.sites import Axis
 
-_IN_ANY_ORDER = (Reducer.MIN, Reducer.MAX, Reducer.ABSMAX, Reducer.SUM)
+_IN_ANY_ORDER = (Reducer.MIN, Reducer.MAX, Reducer.ABSMAX, Reducer.FARTHEST, Reducer.SUM)
 
 
 def joined(operations: Sequence[Operation], axes: Sequence[Axis]) -> tuple[Operation, ...]:

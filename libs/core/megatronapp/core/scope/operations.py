@@ -12,6 +12,8 @@ class Reducer(StrEnum):
     MAX = "max"
     MIN = "min"
     ABSMAX = "absmax"
+    FARTHEST = "farthest"
+    """From zero, with its sign."""
     STD = "std"
     L2 = "l2"
     SUM = "sum"

@@ -13,7 +13,15 @@ from dataclasses import dataclass, replace
 from megatronapp.core.errors import DataError
 from megatronapp.core.scope import reducers
 from megatronapp.core.scope.expression import Expression
-from megatronapp.core.scope.frame import HEADER_BYTES, ITEM_BYTES, MAX_DIMS, MAX_FRAME_BYTES, Dtype, Kind
+from megatronapp.core.scope.frame import (
+    HEADER_BYTES,
+    ITEM_BYTES,
+    MAX_DIMS,
+    MAX_FRAME_BYTES,
+    MAX_SHARD_BYTES,
+    Dtype,
+    Kind,
+)
 from megatronapp.core.scope.joined import joined
 from megatronapp.core.scope.layout import Track, distinct, shape
 from megatronapp.core.scope.operations import (
@@ -284,11 +292,11 @@ class _Planner:
         if self._held is not None or not self._partial:
             return
         size = HEADER_BYTES + components * ITEM_BYTES[Dtype.F64] * math.prod(max(map(len, t.pieces)) for t in tracks)
-        if size > MAX_FRAME_BYTES:
+        if size > MAX_SHARD_BYTES:
             raise PlanError(
                 "too_large",
                 f"a rank's part would have {size} bytes, as {self._rank[-1]} goes over several ranks; at most "
-                f"{MAX_FRAME_BYTES}",
+                f"{MAX_SHARD_BYTES}",
                 "slice it before",
             )
 

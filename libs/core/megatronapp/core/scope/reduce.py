@@ -122,7 +122,7 @@ def _pool(shard: _Shard, name: str, bins: int, how: Reducer, *, partial: bool, d
     at = shard.index(name)
     axis = shard.axes[at]
     bins = min(bins, axis.size)
-    if bins == axis.size and not (drop or partial) and how in (Reducer.MEAN, Reducer.MAX, Reducer.MIN, Reducer.SUM):
+    if bins == axis.size and not (drop or partial) and how in reducers.OF_ONE_ITSELF:
         return shard
     order = np.argsort(axis.positions, kind="stable")
     numbers = bins_of(axis.positions[order], axis.size, bins)

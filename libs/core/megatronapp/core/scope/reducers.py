@@ -18,6 +18,8 @@ from megatronapp.core.scope.operations import Hist, Reducer, Stats
 Doubles = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
+OF_ONE_ITSELF = (Reducer.MEAN, Reducer.MAX, Reducer.MIN, Reducer.FARTHEST, Reducer.SUM)
+"""Which a single value is not changed by."""
 GAMMA = 1.04
 """Of one bin's end over its begin."""
 SKETCH_LEAST = 1e-9
@@ -52,6 +54,9 @@ def components(how: Reducer, array: Doubles, valid: Mask, starts: Sequence[int],
             case Reducer.MAX | Reducer.ABSMAX:
                 signed = np.abs(array) if how is Reducer.ABSMAX else array
                 return np.stack([np.maximum.reduceat(np.where(valid, signed, -np.inf), starts, axis), counts])
+            case Reducer.FARTHEST:
+                largest = np.maximum.reduceat(np.where(valid, array, -np.inf), starts, axis)
+                return np.stack([largest, np.minimum.reduceat(np.where(valid, array, np.inf), starts, axis), counts])
             case Reducer.STD:
                 means = total(known) / np.maximum(counts, 1)
                 sizes = np.diff([*starts, array.shape[axis]])
@@ -60,14 +65,16 @@ def components(how: Reducer, array: Doubles, valid: Mask, starts: Sequence[int],
 
 
 def identity(how: Reducer, shape: tuple[int, ...]) -> Doubles:
-    first = {Reducer.MAX: -np.inf, Reducer.ABSMAX: -np.inf, Reducer.MIN: np.inf}.get(how, 0.0)
+    largest = (Reducer.MAX, Reducer.ABSMAX, Reducer.FARTHEST)
     empty = np.zeros((component_count(how), *shape))
-    empty[0] = first
+    empty[0] = -np.inf if how in largest else np.inf if how is Reducer.MIN else 0.0
+    if how is Reducer.FARTHEST:
+        empty[1] = np.inf
     return empty
 
 
 def component_count(how: Reducer) -> int:
-    return 3 if how is Reducer.STD else 2
+    return 3 if how in (Reducer.STD, Reducer.FARTHEST) else 2
 
 
 def merge(how: Reducer, one: Doubles, other: Doubles) -> Doubles:
@@ -76,6 +83,8 @@ def merge(how: Reducer, one: Doubles, other: Doubles) -> Doubles:
             return np.stack([np.minimum(one[0], other[0]), one[1] + other[1]])
         if how in (Reducer.MAX, Reducer.ABSMAX):
             return np.stack([np.maximum(one[0], other[0]), one[1] + other[1]])
+        if how is Reducer.FARTHEST:
+            return np.stack([np.maximum(one[0], other[0]), np.minimum(one[1], other[1]), one[2] + other[2]])
         if how is Reducer.STD:
             return np.stack([*_merged_moments(one[0], one[1], one[2], other[0], other[1], other[2]), one[2] + other[2]])
         return one + other
@@ -101,6 +110,8 @@ def finish(how: Reducer, merged: Doubles) -> tuple[Doubles, Mask]:
                 result = np.sqrt(merged[1] / np.maximum(counts, 1))
             case Reducer.L2:
                 result = np.sqrt(merged[0])
+            case Reducer.FARTHEST:
+                result = np.where(-merged[1] > merged[0], merged[1], merged[0])
             case _:
                 result = merged[0]
     return result, counts == 0

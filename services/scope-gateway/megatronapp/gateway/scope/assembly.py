@@ -10,6 +10,8 @@ from megatronapp.core.scope.results import Result, of_frame
 from megatronapp.core.scope.stitch import Piece
 
 MAX_PENDING = 1024
+MAX_PENDING_BYTES = 256 << 20
+"""Of the shards of one tap that wait; the oldest picture goes out without what it lacks."""
 REMEMBERED = 4096
 """Pictures that were sent: a shard that comes later is dropped."""
 DEADLINE_SECONDS = 2.0
@@ -37,6 +39,10 @@ class Picture:
     frames: dict[Piece, Frame] = field(default_factory=dict)
     _results: dict[Piece, Result] | None = None
 
+    @property
+    def nbytes(self) -> int:
+        return sum(len(frame.payload) for frame in self.frames.values())
+
     def results(self) -> dict[Piece, Result]:
         """Decoded once, for all streams of it. Raises DataError."""
         if self._results is None:
@@ -50,6 +56,7 @@ class Assembly:
     def __init__(self) -> None:
         self._pending: OrderedDict[PictureKey, Picture] = OrderedDict()
         self._sent: OrderedDict[PictureKey, None] = OrderedDict()
+        self._bytes = 0
         self.late = 0
 
     def add(
@@ -60,12 +67,14 @@ class Assembly:
             self.late += 1
             return []
         picture = self._pending.setdefault(key, Picture(key, generates, now))
-        picture.frames.setdefault(piece, frame)
+        if piece not in picture.frames:
+            picture.frames[piece] = frame
+            self._bytes += len(frame.payload)
         due = []
         if needed <= picture.frames.keys():
             older = [other for other in self._pending if other.series == key.series and other.step < key.step]
             due = [self._take(other) for other in older] + [self._take(key)]
-        while len(self._pending) > MAX_PENDING:
+        while len(self._pending) > MAX_PENDING or self._bytes > MAX_PENDING_BYTES:
             due.append(self._take(next(iter(self._pending))))
         return due
 
@@ -81,4 +90,6 @@ class Assembly:
         self._sent[key] = None
         while len(self._sent) > REMEMBERED:
             self._sent.popitem(last=False)
-        return self._pending.pop(key)
+        picture = self._pending.pop(key)
+        self._bytes -= picture.nbytes
+        return picture

@@ -10,7 +10,7 @@ import numpy as np
 from megatronapp.core.errors import DataError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.scope.expression import Expression, ExpressionError
-from megatronapp.core.scope.frame import Frame, Section, unpack
+from megatronapp.core.scope.frame import MAX_SHARD_BYTES, Frame, Section, unpack
 from megatronapp.core.scope.megascope import read
 from megatronapp.core.scope.plan import Plan, PlanError, plan
 from megatronapp.core.scope.quantize import Values
@@ -38,6 +38,7 @@ from megatronapp.v1 import scope_pb2
 log = get_logger(__name__)
 
 UNLIMITED = 1 << 62
+LEFT_OUT, OVERBUDGET = "left_out", "overbudget"
 
 
 class Pictures:
@@ -142,7 +143,7 @@ class Pictures:
             self._metrics.frames_dropped.labels("stale").inc()
             return
         try:
-            frame = unpack(message.frame, self._settings.scope_max_frame_bytes)
+            frame = unpack(message.frame, MAX_SHARD_BYTES)
             due = self._placed(producer, tap, frame)
         except DataError as error:
             self._metrics.frames_dropped.labels("malformed").inc()
@@ -151,6 +152,12 @@ class Pictures:
         self._metrics.frames.inc()
         for picture in due:
             self._send(tap, picture)
+
+    def take_alert(self, alert: scope_pb2.ScopeAlert) -> None:
+        """Who looks at a tap of which a rank has left something out, or that it has turned off, is told so."""
+        tap = self._demand.taps.get(alert.tap)
+        for stream in tap.streams if tap is not None and alert.kind in (LEFT_OUT, OVERBUDGET) else ():
+            stream.warn(alert.kind)
 
     def send_overdue(self, now: float) -> None:
         """What waits for shards for too long goes out as it is."""
@@ -193,6 +200,7 @@ class Pictures:
                 data = stream.encode(picture, made, self._settings.scope_max_frame_bytes)
             except DataError as error:
                 self._metrics.frames_dropped.labels("unfit").inc()
+                stream.warn(LEFT_OUT)
                 log.warning("scope_picture_refused", run=self._run, site=tap.site, error=str(error))
                 continue
             if data is not None:

@@ -12,6 +12,7 @@ from megatronapp.core.auth import Authenticator
 from megatronapp.core.errors import ForbiddenError, NotFoundError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.rpc import listen, make_server
+from megatronapp.core.scope.frame import MAX_SHARD_BYTES
 from megatronapp.gateway.metrics import ScopeMetrics
 from megatronapp.gateway.scope.audit import Audit
 from megatronapp.gateway.scope.ingest import ScopeIngest
@@ -65,16 +66,14 @@ class Scope:
         """By run, what writes its events down for the other replicas."""
         self._opening = asyncio.Lock()
         self._server: aio.Server | None = None
-        self._ingest = ScopeIngest(
-            self._open, self._pass_on, authenticator, self.metrics, settings.scope_max_frame_bytes
-        )
+        self._ingest = ScopeIngest(self._open, self._pass_on, authenticator, self.metrics, MAX_SHARD_BYTES)
         self.port = settings.grpc_port
 
     async def start(self, port: int, serve: Serve) -> None:
         """`port`: of REST and WebSockets; `serve` serves a viewer whose WebSocket another replica holds. Raises
         PortInUseError, and ConfigError for certificates that can't be used."""
         settings = self._settings
-        server = make_server(settings.scope_max_frame_bytes + HEADROOM_BYTES + (2 << 20))
+        server = make_server(MAX_SHARD_BYTES + HEADROOM_BYTES)
         server.add_generic_rpc_handlers((self._ingest.handler(),))
         self.port = listen(server, settings.host, settings.grpc_port, "--grpc-port", settings.tls)
         if settings.replica_host:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from megatronapp.core.errors import DataError, ForbiddenError, UnavailableError
 from megatronapp.core.scope.frame import addressed
@@ -123,7 +124,7 @@ class Session:
         if not self.producers:
             for viewer in self.viewers.values():
                 for number in viewer.subscriptions:
-                    viewer.send(Server(stall=scope_pb2.ScopeStall(id=number, reason="no_producer")))
+                    viewer.stall(number, "no_producer")
 
     def take_sites(self, producer: Producer, message: scope_pb2.ScopeSites) -> None:
         """Raises DataError."""
@@ -150,6 +151,8 @@ class Session:
             producer.state.CopyFrom(event.state)
             if producer.rank != min(self.producers):
                 return
+        if kind == "alert":
+            self._pictures.take_alert(event.alert)
         self.publish(event, Source(producer.rank, producer.identity.incarnation, number))
 
     def take_ack(self, producer: Producer, ack: scope_pb2.ScopeAck) -> None:
@@ -207,7 +210,8 @@ class Session:
         viewer.asked[asked.id] = asked
         viewer.slots.open(asked.id, asked.credits or DEFAULT_CREDITS, max_fps)
         viewer.send(Server(subscribed=self._pictures.subscribed(asked.id, stream, planned)))
-        self._pictures.add(stream, Watcher(viewer.id, asked.id), Recipient(viewer.slots, max_fps))
+        recipient = Recipient(viewer.slots, max_fps, partial(viewer.stall, asked.id))
+        self._pictures.add(stream, Watcher(viewer.id, asked.id), recipient)
         self._pictures.update()
         return planned
 

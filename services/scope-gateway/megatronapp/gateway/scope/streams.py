@@ -52,6 +52,15 @@ class Watcher:
 class Recipient:
     slots: Slots
     max_fps: float
+    stall: Callable[[str], None]
+    """Says why something does not come."""
+    _warned: set[str] = field(default_factory=set)
+
+    def warn(self, reason: str) -> None:
+        """Each reason once."""
+        if reason not in self._warned:
+            self._warned.add(reason)
+            self.stall(reason)
 
 
 @dataclass(eq=False)
@@ -141,6 +150,11 @@ class Stream:
             recipient.slots.offer(watcher.subscription, key, data, throttled=throttled)
             for watcher, recipient in self.recipients.items()
         )
+
+    def warn(self, reason: str) -> None:
+        """All who look: why something does not come."""
+        for recipient in self.recipients.values():
+            recipient.warn(reason)
 
     def _remember(self, key: Hashable, data: bytes) -> None:
         self.latest_bytes += len(data) - len(self.latest.pop(key, b""))
@@ -236,7 +250,7 @@ def fitted(expression: Expression, axes: Sequence[str], shape: Sequence[int], wi
     if isinstance(last, Stats | Hist | TopK | Pca | Compare | Replicas) or not 1 <= len(axes) <= MAX_DIMS:
         return expression
     pools = [
-        Pool(axis, cells, Reducer.ABSMAX)
+        Pool(axis, cells, Reducer.FARTHEST)
         for axis, size, cells in zip(reversed(axes), reversed(shape), (width, height), strict=False)
         if cells and (size == 0 or size > cells)
     ]

@@ -43,6 +43,10 @@ class Viewer:
         except asyncio.QueueFull:
             self._behind = True
 
+    def stall(self, subscription: int, reason: str) -> None:
+        """Why something of it does not come (`ScopeStall`)."""
+        self.send(scope_pb2.ScopeServerMessage(stall=scope_pb2.ScopeStall(id=subscription, reason=reason)))
+
     async def next_text(self) -> str:
         """Raises ViewerBehindError."""
         if self._behind:

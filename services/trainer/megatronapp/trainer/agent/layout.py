@@ -83,8 +83,8 @@ ROWS_HEAD = struct.Struct("<Q2I")
 """Step, rows, columns."""
 END = struct.Struct("<Q5q4I5d2Q8x")
 """The fields of StepEnd."""
-FRAME_TAP = struct.Struct("<I")
-"""A scope frame's descriptor: the tap that it is for."""
+FRAME_PART = struct.Struct("<I2H")
+"""Descriptor of a scope frame's part: the tap that it is for; which part it is, of how many."""
 FRAME_HEAD = struct.Struct("<2IQ")
 """Bytes of the descriptor, 0, bytes of the payload; then both, each filled up to a multiple of 8 bytes."""
 KNOWN_LOSS, KNOWN_LEARNING_RATE, KNOWN_GRAD_NORM, KNOWN_SPEED, KNOWN_TERAFLOPS, KNOWN_TOTAL_STEPS = (

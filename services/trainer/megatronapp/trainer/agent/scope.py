@@ -12,9 +12,8 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Hello
 from megatronapp.core.trace.wire import to_proto
-from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.access import Access
-from megatronapp.trainer.agent.frames import Frame
+from megatronapp.trainer.agent.frames import Frame, Parts
 from megatronapp.trainer.agent.scope_stream import ScopeStream
 from megatronapp.trainer.agent.segment import Segment
 from megatronapp.trainer.agent.stream import StreamLoop
@@ -44,6 +43,7 @@ class RankScope:
         self._hello = scope_pb2.ScopeHello()
         self._asked: deque[dict[str, Any]] = deque(maxlen=MAX_ASKED)
         self._stream: ScopeStream | None = None
+        self._parts = Parts()
 
     @property
     def attached(self) -> bool:
@@ -72,7 +72,7 @@ class RankScope:
         self.drain()
 
     def drain(self) -> None:
-        """Raises SegmentError."""
+        """Raises SegmentError, and DataError for a frame that is none of scope's."""
         ring = self._segment.bulk
         if ring is None or self._stream is None:
             return
@@ -80,11 +80,9 @@ class RankScope:
         while ring.position < until:
             lost = ring.lost
             for record in ring.records(until):
-                frame = Frame.of(record)
-                if len(frame.descriptor) != layout.FRAME_TAP.size:
-                    raise DataError(f"a scope frame with a descriptor of {len(frame.descriptor)} bytes")
-                (tap,) = layout.FRAME_TAP.unpack(frame.descriptor)
-                self._stream.put_frame(tap, bytes(frame.payload))
+                whole = self._parts.add(Frame.of(record))
+                if whole is not None:
+                    self._stream.put_frame(*whole)
             self._stream.dropped += ring.lost - lost
 
     def close(self, timeout_seconds: float) -> None:

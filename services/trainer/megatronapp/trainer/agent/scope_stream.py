@@ -22,7 +22,7 @@ from grpc import aio
 
 from megatronapp.core.errors import DataError, MegatronAppError
 from megatronapp.core.logging import get_logger
-from megatronapp.core.scope.frame import Dtype, Kind, pack, unpack
+from megatronapp.core.scope.frame import MAX_SHARD_BYTES, Dtype, Kind, pack, unpack
 from megatronapp.core.scope.quantize import decode, encode
 from megatronapp.core.tls import open_channel
 from megatronapp.trainer.agent.access import Access
@@ -42,11 +42,9 @@ from megatronapp.v1 import scope_pb2
 log = get_logger(__name__)
 
 MAX_WAITING_FRAMES = 512
-MAX_WAITING_BYTES = 64 << 20
+MAX_WAITING_BYTES = 128 << 20
 MAX_WAITING_MESSAGES = 1024
 """States and acknowledgements."""
-MAX_FRAME_BYTES = 8 << 20
-"""Of one frame in float32."""
 _STREAM = f"/{scope_pb2.DESCRIPTOR.services_by_name['ScopeIngest'].full_name}/Attach"
 _END = aio.EOF  # type: ignore[attr-defined]  # the stubs leave it out
 
@@ -218,7 +216,7 @@ class ScopeStream:
         if quantizer is None:
             return None
         try:
-            unpacked = unpack(frame, MAX_FRAME_BYTES)
+            unpacked = unpack(frame, MAX_SHARD_BYTES)
             with self._guard:
                 self._shown.keep(tap, unpacked, frame)
             packed = await asyncio.to_thread(requantized, frame, quantizer)
@@ -231,7 +229,7 @@ class ScopeStream:
 def requantized(data: bytes, quantizer: str) -> bytes:
     """The frame with its values by this quantiser, and their range; of frames that hold no values the same. Raises
     DataError."""
-    frame = unpack(data, MAX_FRAME_BYTES)
+    frame = unpack(data, MAX_SHARD_BYTES)
     if frame.kind is not Kind.TENSOR or frame.dtype is not Dtype.F32:
         return data
     made = encode(decode(frame), quantizer)

@@ -208,11 +208,12 @@ class Names(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize("how", [Reducer.ABSMAX, Reducer.FARTHEST])
 @pytest.mark.parametrize("hidden", [False, True])
-def test_a_page_with_room_for_each_cell_costs_no_groups(hidden: bool) -> None:
+def test_a_page_with_room_for_each_cell_costs_no_groups(hidden: bool, how: Reducer) -> None:
     values, axes = torch.tensor([[1.0, -2.0, 3.0], [-4.0, 5.0, -6.0]]), (Axis("query", 2), Axis("key", 3))
     masked = torch.tensor([[False, False, True], [False, False, False]]) if hidden else None
-    pools = [Pool("key", 704, Reducer.ABSMAX), Pool("query", 704, Reducer.ABSMAX)]
+    pools = [Pool("key", 704, how), Pool("query", 704, how)]
 
     with Names() as names:
         found = reduce_shard(values, masked, axes, pools)
@@ -221,7 +222,7 @@ def test_a_page_with_room_for_each_cell_costs_no_groups(hidden: bool) -> None:
     expected = reference.reduce_shard(Values(values.numpy(), None if masked is None else masked.numpy()), axes, pools)
     assert expected is not None
     _assert_same(found.on_host(), expected)
-    assert not names.found & {"amax", "sum", "linalg_vector_norm", "scatter_reduce"}
+    assert not names.found & {"amax", "aminmax", "sum", "linalg_vector_norm", "scatter_reduce"}
 
 
 def test_a_new_token_of_a_fused_kernel_sees_all_keys_without_a_mask() -> None:

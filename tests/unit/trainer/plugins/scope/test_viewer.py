@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatronapp.core.scope.frame import Frame, unpack
+from megatronapp.core.scope.frame import MAX_SHARD_BYTES, Frame, unpack
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.results import of_frame
 from megatronapp.core.scope.sites import Coordinates, Model, standard_sites
-from megatronapp.trainer.agent.layout import FRAME_TAP
+from megatronapp.trainer.agent.frames import Frame as RingFrame
+from megatronapp.trainer.agent.frames import Parts
 from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.plugins.scope.places import OF_LAYER, Spot
 from megatronapp.trainer.plugins.scope.shards import Shard
@@ -37,11 +40,14 @@ class Line:
     def __init__(self) -> None:
         self.frames: list[tuple[int, Frame]] = []
         self.fails = False
+        self._parts = Parts()
 
     def write_frame(self, descriptor: Any, payload: Any) -> None:
         if self.fails:
             raise ValueError("a frame larger than the ring")
-        self.frames.append((FRAME_TAP.unpack(descriptor)[0], unpack(payload)))
+        whole = self._parts.add(RingFrame(0, memoryview(descriptor), memoryview(payload)))
+        if whole is not None:
+            self.frames.append((whole[0], unpack(whole[1], MAX_SHARD_BYTES)))
 
 
 class Rank:
@@ -155,6 +161,45 @@ def test_a_frame_that_the_ring_refuses_is_counted() -> None:
     rank.step(1)
 
     assert rank.viewer.queue.dropped == 1
+
+
+def test_what_is_too_large_to_leave_the_rank_is_told_once() -> None:
+    rank = Rank()
+    rank.viewer.show({"taps": [tap(4, "layers[1].resid_post")]}, 0.1)
+    [spot] = [spot for spot in SPOTS if (spot.site, spot.layer) == ("resid_post", 1)]
+    large = replace(MODEL, hidden=5 << 20)
+    shard = Shard(large, AT, {site.name: site for site in standard_sites(large, AT)})
+
+    for step in (1, 2):
+        rank.viewer.step_begin(step)
+        [read] = rank.viewer.wanted(spot)[0]
+        read(Capture(spot, torch.ones(1, 2, 5 << 20), shard, step))
+        rank.viewer.step_end()
+
+    [alert] = rank.alerts()
+    assert (alert["kind"], alert["tap"], alert["site"], alert["layer"]) == ("left_out", 4, "resid_post", 1)
+    assert "40 MiB" in alert["detail"]
+    assert "last(64)" in alert["detail"]
+    assert rank.line.frames == []
+
+
+def test_a_large_frame_is_whole() -> None:
+    rank = Rank()
+    rank.viewer.show({"taps": [tap(4, "layers[1].resid_post")]}, 0.1)
+    [spot] = [spot for spot in SPOTS if (spot.site, spot.layer) == ("resid_post", 1)]
+    model = replace(MODEL, batch=4, tokens=128, hidden=4096)
+    shard = Shard(model, AT, {site.name: site for site in standard_sites(model, AT)})
+    value = torch.randn(128, 4, 4096)
+
+    rank.viewer.step_begin(1)
+    [read] = rank.viewer.wanted(spot)[0]
+    read(Capture(spot, value, shard, 1))
+    rank.viewer.step_end()
+
+    [(_, frame)] = rank.line.frames
+    result = of_frame(frame)
+    assert isinstance(result, Values)
+    assert np.array_equal(result.array, value.permute(1, 0, 2).numpy())
 
 
 JSON = st.recursive(

@@ -1,8 +1,8 @@
 """Results on their way out of the rank: gathered on the device, copied from there at once without waiting for it,
 packed, written to the ring.
 
-Values leave in float32; the agent quantises them, whose time is not the training's. A ring that nobody reads is
-overwritten, a frame that is too large for it is left out and counted.
+Values leave in float32; the agent quantises them, whose time is not the training's. What is too large is left out,
+counted and told of.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy.typing as npt
 import torch
 
 from megatronapp.core.errors import DataError
-from megatronapp.core.scope.frame import Frame, Section, pack
+from megatronapp.core.scope.frame import MAX_SHARD_BYTES, Frame, Section, pack
 from megatronapp.core.scope.operations import When
 from megatronapp.core.scope.quantize import Values, exact
 from megatronapp.core.scope.results import Result, to_frame
-from megatronapp.trainer.agent.layout import FRAME_TAP
+from megatronapp.trainer.plugins.scope.outlet import MAX_WAITING_BYTES, Outlet
 from megatronapp.trainer.plugins.scope.reduced import Reduced, completed
 
 MAX_WAITING = 4096
@@ -67,7 +67,7 @@ class FrameQueue:
     """Of one rank. For the training thread, or autograd's while that one waits."""
 
     def __init__(self, write: Callable[[bytes, bytes], None]) -> None:
-        self._write = write
+        self._outlet = Outlet(write)
         self._gathered: list[tuple[Address, Reduced]] = []
         self._gathered_bytes = 0
         self._copied: deque[_Batch] = deque()
@@ -76,10 +76,12 @@ class FrameQueue:
         """Frames handed over."""
         self.dropped = 0
         """Frames left out here."""
+        self.left_out: list[tuple[Address, str]] = []
+        """Of those what there was no room for, and why; whoever tells of it clears it."""
 
     def put(self, address: Address, reduced: Reduced) -> None:
         if len(self._gathered) + sum(len(batch.results) for batch in self._copied) >= MAX_WAITING:
-            self.dropped += 1
+            self._leave_out(address, f"more than {MAX_WAITING} pictures wait for the device; show fewer layers")
             return
         self._gathered.append((address, reduced))
         self._gathered_bytes += reduced.nbytes
@@ -96,12 +98,16 @@ class FrameQueue:
         while self._copied:
             event = self._copied[0].event
             if event is not None and not wait and not event.query():
-                return
+                break
             if event is not None:
                 event.synchronize()
             batch = self._copied.popleft()
             for (address, reduced), arrays in zip(batch.results, batch.arrays, strict=True):
-                self._write_one(address, reduced, arrays)
+                self._line_up(address, reduced, arrays)
+        try:
+            self._outlet.flush(wait=wait)
+        except ValueError:  # no ring, or a smaller one
+            self.dropped += 1
 
     def _copy(self) -> None:
         if not self._gathered:
@@ -111,7 +117,7 @@ class FrameQueue:
         arrays, event = _on_host(done.tensors)
         self._copied.append(_Batch(results, done.of(arrays), event))
 
-    def _write_one(self, address: Address, reduced: Reduced, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    def _line_up(self, address: Address, reduced: Reduced, arrays: Sequence[npt.NDArray[Any]]) -> None:
         try:
             result = reduced.finish(arrays)
             if address.inspect is not None:
@@ -122,10 +128,25 @@ class FrameQueue:
             frame = exact(result) if isinstance(result, Values) else to_frame(result, "f32")
             beside = address.spell(result) if address.spell is not None else {}
             frame = replace(frame, sections={**frame.sections, **beside})
-            self._write(FRAME_TAP.pack(address.tap), pack(_addressed(frame, address, number)))
-            self.written += 1
-        except (DataError, ValueError, LookupError):  # too large, or of more dims than a frame has
+            self._put(address, pack(_addressed(frame, address, number)))
+        except (DataError, ValueError, LookupError):  # of more dims than a frame has
             self.dropped += 1
+
+    def _put(self, address: Address, packed: bytes) -> None:
+        if len(packed) > MAX_SHARD_BYTES:
+            size = f"{len(packed) / 2**20:.0f} MiB, and {MAX_SHARD_BYTES >> 20} MiB leave a rank at once"
+            self._leave_out(address, f"it has {size}; begin with last(64) or batch(0), or pool it")
+        elif self._outlet.put(address.tap, packed):
+            self.written += 1
+        else:
+            self._leave_out(
+                address, f"{MAX_WAITING_BYTES >> 20} MiB wait for the agent; show fewer layers, or pool them"
+            )
+
+    def _leave_out(self, address: Address, why: str) -> None:
+        self.dropped += 1
+        if len(self.left_out) < MAX_WAITING:
+            self.left_out.append((address, why))
 
 
 def _on_host(tensors: Sequence[torch.Tensor]) -> tuple[list[npt.NDArray[Any]], torch.cuda.Event | None]:

@@ -30,6 +30,7 @@ from megatronapp.core.scope.operations import (
 )
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.reduce import finished_statistics, padded
+from megatronapp.core.scope.reducers import OF_ONE_ITSELF
 from megatronapp.core.scope.results import Counts, Partial, Result
 from megatronapp.core.scope.sites import Axis
 from megatronapp.trainer.plugins.scope import distributions, patterns, pools
@@ -162,7 +163,7 @@ def _pool(part: Part, name: str, bins: int, how: Reducer, *, partial: bool, drop
     at = part.index(name)
     bins = min(bins, part.axes[at].size)
     if bins == part.axes[at].size and not (drop or partial):  # each cell by itself
-        if how in (*pools.LINEAR, Reducer.MAX, Reducer.MIN):
+        if how in OF_ONE_ITSELF:
             return part
         if how is Reducer.ABSMAX:
             return replace(part, array=part.array.abs(), own=True)

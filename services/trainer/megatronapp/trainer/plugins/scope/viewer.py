@@ -196,6 +196,7 @@ class Viewer:
         for reader in self.readers:
             reader.alerts = []
         found.sort(key=lambda each: self._place(each[0]))
+        self._report_left_out()
         for capture, alert in found:
             spot = capture.spot
             key = ("nonfinite",) if alert.kind == "nonfinite" else (alert.kind, spot.site, spot.layer, capture.gradient)
@@ -206,6 +207,18 @@ class Viewer:
             about = {"site": site, "step": capture.step, "microbatch": capture.microbatch, "rank": self._rank}
             layer = {} if spot.layer is None else {"layer": spot.layer}
             self._say({"event": {"alert": {"kind": alert.kind, "detail": alert.detail, **about, **layer}}})
+
+    def _report_left_out(self) -> None:
+        """Of each tap once, while the taps stay: what there was no room for."""
+        sites = {reader.tap.id: reader.tap.expression.selector.site for reader in self.readers}
+        left_out, self.queue.left_out = self.queue.left_out, []
+        for address, why in left_out:
+            if (key := ("left_out", address.tap)) in self._reported:
+                continue
+            self._reported.add(key)
+            about = {"site": sites.get(address.tap, ""), "step": address.step, "tap": address.tap, "rank": self._rank}
+            layer = {} if address.layer is None else {"layer": address.layer}
+            self._say({"event": {"alert": {"kind": "left_out", "detail": why, **about, **layer}}})
 
     def _place(self, capture: Capture) -> tuple[int, ...]:
         """Where it comes in the passes of a step."""
