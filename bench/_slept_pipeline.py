@@ -30,6 +30,7 @@ from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.base import PluginContext
 from megatronapp.trainer.plugins.dpp import DppPlugin
 from tests.support.forked import run_forked
+from tests.support.slow_links import slow_down_links
 from tests.support.training import TINY, train
 
 STAGES, CHUNKS = 4, 2
@@ -37,7 +38,10 @@ WARM_UP_STEPS = 1
 HINT = "interleaved-zb"
 STOCK, DYNAMIC, REPLAY = "stock", "dynamic", "replay"
 MODES = (STOCK, DYNAMIC, REPLAY)
+AS_POSTED = "dynamic, messages as they are posted"
 SEQUENCE, BATCH, HIDDEN = 16, 1, 32
+LARGE_SEQUENCE = 1024
+"""Whose messages, of 128 KiB, are many times what a slow link's socket keeps."""
 
 
 class Scenario(NamedTuple):
@@ -65,10 +69,18 @@ class Setting:
     operation_ms: float
     microbatches: int
     seeds: int
+    stages: int = STAGES
+    chunks: int = CHUNKS
+    transfer_ms: float = 0.0
+    """For which a message occupies its link; 0: the lane's own speed."""
 
     @property
     def layout(self) -> Layout:
-        return Layout(stages=STAGES, chunks=CHUNKS, microbatches=self.microbatches, split=True)
+        return Layout(stages=self.stages, chunks=self.chunks, microbatches=self.microbatches, split=True)
+
+    @property
+    def links(self) -> Links:
+        return Links(transfer_ns=round(self.transfer_ms * 1e6))
 
     @property
     def cap(self) -> int:
@@ -88,7 +100,7 @@ class Setting:
 @cache
 def _drawn(setting: Setting, seed: int, split: bool) -> tuple[Whole, Whole]:
     forward, dgrad, wgrad = (
-        each / min(setting.ratios) * setting.operation_ms * 1e6 * CHUNKS for each in setting.ratios
+        each / min(setting.ratios) * setting.operation_ms * 1e6 * setting.chunks for each in setting.ratios
     )
     variation = Variation(
         jitter_cv=setting.scenario.jitter_cv,
@@ -99,7 +111,7 @@ def _drawn(setting: Setting, seed: int, split: bool) -> tuple[Whole, Whole]:
     )
     times = equal_times(setting.layout, forward, dgrad, wgrad)
     durations, late = variation.draw(setting.layout, times, np.random.default_rng(seed))
-    shape = (STAGES, len(Kind), CHUNKS, setting.microbatches)
+    shape = (setting.stages, len(Kind), setting.chunks, setting.microbatches)
     return durations.reshape(shape), late.reshape(shape)
 
 
@@ -110,11 +122,12 @@ def simulated(setting: Setting, mode: str, seed: int) -> Run:
         durations = np.stack([durations[:, Kind.FORWARD], durations[:, Kind.BACKWARD :].sum(axis=1)], axis=1)
         late = late[:, : Kind.WGRAD]
         schedule = strict(mode, layout, orders.all_stages("interleaved", layout))
-    elif mode == DYNAMIC:
-        schedule = dynamic(mode, layout, setting.orders(mode), [setting.cap] * STAGES)
+    elif mode == REPLAY:
+        schedule = strict(mode, layout, setting.orders(mode), by_need=True)
     else:
-        schedule = strict(mode, layout, setting.orders(mode))
-    flat, wiring = (STAGES, layout.operations), wire(layout, Links())
+        schedule = dynamic(mode, layout, setting.orders(mode), [setting.cap] * setting.stages)
+        schedule = replace(schedule, by_need=mode != AS_POSTED)
+    flat, wiring = (setting.stages, layout.operations), wire(layout, setting.links)
     return run(layout, schedule, durations.reshape(flat), wiring, late=late.reshape(flat) * wiring.crosses(layout))
 
 
@@ -133,11 +146,15 @@ class Measured(NamedTuple):
 
 def measured(setting: Setting, mode: str) -> Measured:
     flags = (
-        f"{TINY} --pipeline-model-parallel-size {STAGES} --num-virtual-stages-per-pipeline-rank {CHUNKS} "
-        f"--num-layers {STAGES * CHUNKS} --micro-batch-size {BATCH} --global-batch-size {setting.microbatches * BATCH} "
+        f"{TINY} --pipeline-model-parallel-size {setting.stages} "
+        f"--num-virtual-stages-per-pipeline-rank {setting.chunks} "
+        f"--num-layers {setting.stages * setting.chunks} --micro-batch-size {BATCH} "
+        f"--global-batch-size {setting.microbatches * BATCH} "
         f"--train-iters {WARM_UP_STEPS + setting.seeds} --use-dpp --dpp-policy interleaved"
     )
-    ranks = run_forked(STAGES, _steps_of, flags, setting, mode, timeout=600)
+    if setting.transfer_ms:
+        flags += f" --dpp-transport tcp --seq-length {LARGE_SEQUENCE}"
+    ranks = run_forked(setting.stages, _steps_of, flags, setting, mode, timeout=600)
     spans = [max(step.end for step in steps) - min(step.begin for step in steps) for steps in zip(*ranks, strict=True)][
         WARM_UP_STEPS:
     ]
@@ -159,6 +176,8 @@ class _Step(NamedTuple):
 def _steps_of(flags: str, setting: Setting, mode: str) -> list[_Step]:
     SleptPipeline.setting, SleptPipeline.mode = setting, mode
     SleptPipeline.steps = []
+    if setting.transfer_ms:
+        slow_down_links(LARGE_SEQUENCE * BATCH * HIDDEN * 4 / (setting.transfer_ms / 1e3))
     train(flags, plugins=(SleptPipeline,))
     return SleptPipeline.steps
 
@@ -191,6 +210,8 @@ class SleptPipeline(DppPlugin):
 
     def schedule(self, function: Any) -> Any:
         scheduled = function if self.mode == STOCK else super().schedule(function)
+        if self.mode == AS_POSTED:
+            self.dynamic.places = None
 
         def run_step(**kwargs: Any) -> Any:
             self._slept = self._worked = 0.0
@@ -228,7 +249,7 @@ class SleptPipeline(DppPlugin):
         if direction is Direction.FORWARD:
             kind, (stage, there) = Kind.FORWARD, layout.place(layout.part(self._stage, chunk) + 1)
         else:
-            kind, (stage, there) = Kind.BACKWARD, ((self._stage - 1) % STAGES, chunk)
+            kind, (stage, there) = Kind.BACKWARD, ((self._stage - 1) % layout.stages, chunk)
         _, late = self.setting.draws(len(self.steps), split=True)
         return float(late[stage, kind, there, microbatch]) / 1e9
 
@@ -249,7 +270,8 @@ class SleptPipeline(DppPlugin):
 
         def forward(*_: Any, **__: Any) -> Any:
             received = None if chunk.pre_process else chunk.decoder.input_tensor
-            hidden = torch.zeros(SEQUENCE, BATCH, HIDDEN) if received is None else received
+            sequence = LARGE_SEQUENCE if self.setting.transfer_ms else SEQUENCE
+            hidden = torch.zeros(sequence, BATCH, HIDDEN) if received is None else received
             hidden = _Sleep.apply(hidden + weight.sum() * 0, self, number)  # type: ignore[no-untyped-call]
             return 1.0 + hidden.mean(-1).transpose(0, 1) if chunk.post_process else hidden
 

@@ -9,6 +9,9 @@ machine. A row whose hosts take more than a tenth of the operations' time says '
 Each row says where its ratios of F : B : W and the cost of the split are from: the design, or a measurement. Prints
 one JSON object a row, and exits with 1 when a measured row misses what it must show.
 
+`--only links`: two ranks with four chunks each, over links (TCP, held to a rate) on which a message takes longer
+than an operation on its rank: messages that wait go as their receivers need them, against as they are posted.
+
 `--only simulated`: what the simulator says of the same rows, for so many seeds that the draws of one hardly matter.
 
 `--only delays`: steps in random orders with random delays of operations and messages, under the smallest cap and above,
@@ -39,6 +42,7 @@ from bench import _dpp_devices, _dpp_rows
 from bench._dpp_predicted import CASES
 from bench._model import COMMON, PRESETS
 from bench._slept_pipeline import (
+    AS_POSTED,
     CHUNKS,
     DYNAMIC,
     MODES,
@@ -71,13 +75,16 @@ HOST_SHARE_LIMIT = 0.1
 QUIET_MUST = 0.98
 PREDICTION_ERROR_LIMIT = 0.05
 DISPATCH_LIMIT_MICROSECONDS = 100
+TRANSFER_RATIO = 2.4
 SHORT = 1024
 """Tokens of a sequence on GPUs: megatron-core's own attention writes its scores to memory."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.dpp", description=__doc__)
-    parser.add_argument("--only", choices=("cpu", "delays", "simulated", "gpu"), help="default: the first two")
+    parser.add_argument(
+        "--only", choices=("cpu", "links", "delays", "simulated", "gpu"), help="default: the first three"
+    )
     parser.add_argument("--seeds", type=int, default=5, help="steps, each with draws of its own (default %(default)s)")
     parser.add_argument("--ratios", nargs="+", default=RATIOS, metavar="F:B:W", help="default: %(default)s")
     parser.add_argument("--operation-ms", type=float, default=20.0, help="the shortest one (default %(default)s)")
@@ -123,6 +130,8 @@ def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             )
             for scenario in SCENARIOS:
                 yield row(replace(setting, scenario=scenario), text)
+    if options.only in (None, "links"):
+        yield _over_slow_links(options.operation_ms, options.seeds)
     if options.only in (None, "delays"):
         for lane in LANES:
             yield _delayed(lane, options.steps)
@@ -198,6 +207,27 @@ def _compared(setting: Setting, ratios: str) -> dict[str, Any]:
         "cap": setting.cap,
         "dispatch_microseconds": round(dispatch, 1),
         "ok": bool(ok),
+    }
+
+
+def _over_slow_links(operation_ms: float, seeds: int) -> dict[str, Any]:
+    setting = Setting(
+        QUIET, (1.0, 1.0, 1.0), 0.0, operation_ms, 8, seeds, stages=2, chunks=4,
+        transfer_ms=TRANSFER_RATIO * operation_ms,
+    )  # fmt: skip
+    runs = {mode: measured(setting, mode) for mode in (AS_POSTED, DYNAMIC)}
+    predicted = {mode: _predicted_seconds(setting, mode) for mode in runs}
+    gain, predicted_gain = (_ratio(of, AS_POSTED) for of in (_seconds(runs), predicted))
+    must = 1 + (predicted_gain - 1) / 2
+    return {
+        "what": f"2 ranks × 4 chunks, 8 microbatches, a message takes {TRANSFER_RATIO} operations on its link",
+        "seeds": seeds,
+        "as_posted_ms": round(float(np.mean(runs[AS_POSTED].seconds)) * 1e3, 1),
+        "as_needed_ms": round(float(np.mean(runs[DYNAMIC].seconds)) * 1e3, 1),
+        "gain": round(gain, 3),
+        "gain_simulated": round(predicted_gain, 3),
+        "must": round(must, 3),
+        "ok": bool(gain >= must and runs[DYNAMIC].peak <= setting.cap),
     }
 
 

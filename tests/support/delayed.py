@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.trainer.pipeline.native import NativeTransport
 from megatronapp.trainer.pipeline.port import Message
-from megatronapp.trainer.plugins.base import PluginContext
+from megatronapp.trainer.plugins.base import PluginContext, Preparation
 from megatronapp.trainer.plugins.dpp import DppPlugin
 from tests.support.forked import run_forked
 from tests.support.random_pipelines import random_order
@@ -32,7 +33,11 @@ LATE_SECONDS, LATE_SHARE = 0.004, 0.3
 
 
 class Delayed(DppPlugin):
-    """A random order in each step, under CAPS in turns."""
+    """A random order in each step, under CAPS in turns; one message to a peer at a time, in an order of its own."""
+
+    @classmethod
+    def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
+        return replace(super().prepare(args, preparation), p2p_in_flight_bytes=1)
 
     def __init__(self, args: argparse.Namespace, context: PluginContext) -> None:
         super().__init__(args, context)

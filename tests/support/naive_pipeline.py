@@ -30,6 +30,8 @@ class Naive:
     """Neighbouring stages that share their way out; 0: each pair and direction has a link."""
     blocking: bool
     reserve: bool = True
+    by_need: bool = False
+    """Of messages that wait for a link goes what stands first in its receiver's order; else what set out first."""
     begins: dict[Key, int] = field(default_factory=dict)
     peaks: list[int] = field(default_factory=list)
 
@@ -42,6 +44,7 @@ class Naive:
         self.travelling: dict[Key, int] = {}
         self.busy: dict[int, tuple[int, Key]] = {}
         self.free_at: dict[tuple[int, int], int] = {}
+        self.waiting: dict[tuple[int, int], list[Key]] = {}
         self.peaks = [0] * len(self.stages)
         left = {key for order in self.orders for key in order}
         tick = 0
@@ -51,6 +54,7 @@ class Naive:
                 if stage not in self.busy:
                     self._choose(stage, tick)
             due = [at for at, _ in self.busy.values()] + list(self.travelling.values())
+            due += [self.free_at[link] for link, keys in self.waiting.items() if keys]
             if not due:
                 return not left - self.ended
             tick = min(due)
@@ -63,6 +67,12 @@ class Naive:
                 del self.busy[stage]
                 self.ended.add(key)
                 self._send(stage, key, tick)
+        for link, keys in self.waiting.items():
+            if keys and self.free_at.get(link, 0) <= tick:
+                key = min(keys, key=self._urgency) if self.by_need else keys[0]
+                keys.remove(key)
+                self.free_at[link] = tick + self.occupancy
+                self.travelling[key] = tick + self.occupancy + self.delay[key]
         for key in [key for key, at in self.travelling.items() if at <= tick]:
             del self.travelling[key]
             self.there.add(key)
@@ -75,11 +85,22 @@ class Naive:
             needs = ("B", part - 1, i)
         else:
             return
-        crosses = self.home[needs[1]] != stage
-        self.travelling[needs] = self._arrives(stage, needs, tick) if crosses and not self.blocking else tick
+        if self.home[needs[1]] == stage or self.blocking:
+            self.travelling[needs] = tick
+        elif not self.occupancy:
+            self.travelling[needs] = tick + self.delay[needs]
+        else:
+            self.waiting.setdefault(self._link(stage, needs), []).append(needs)
+
+    def _urgency(self, key: Key) -> int:
+        return self.orders[self.home[key[1]]].index(key)
+
+    def _link(self, source: int, needs: Key) -> tuple[int, int]:
+        return (source // self.shared, -1) if self.shared else (source, self.home[needs[1]])
 
     def _arrives(self, source: int, needs: Key, tick: int) -> int:
-        link = (source // self.shared, -1) if self.shared else (source, self.home[needs[1]])
+        """Of a message that takes the receiver's time."""
+        link = self._link(source, needs)
         begin = max(tick, self.free_at.get(link, 0))
         self.free_at[link] = begin + self.occupancy
         return begin + self.occupancy + self.delay[needs]

@@ -202,7 +202,9 @@ def _context(
         request_border=borders.request,
         tokenizer=tokenizer,
         max_positions=model.positions(config),
-        pipeline=schedule.open_pipeline(wanted, environment, world, store, prepared.p2p_lane),
+        pipeline=schedule.open_pipeline(
+            wanted, environment, world, store, prepared.p2p_lane, prepared.p2p_in_flight_bytes
+        ),
         store=store,
         stopping=borders.stopping,
         channel=AgentChannel(prepared.frame_bytes, prepared.operations_fd),

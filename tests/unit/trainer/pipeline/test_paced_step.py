@@ -131,6 +131,7 @@ def run_step(
         groups=SimpleNamespace(cp=SimpleNamespace(size=lambda: 1)),
         agreement=None,
         wgrad=TimedWgrad(lambda: device.launch(seconds[Kind.WGRAD])),
+        places=None,
         first=0,
         config=SimpleNamespace(
             timers=None,

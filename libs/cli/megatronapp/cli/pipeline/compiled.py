@@ -14,7 +14,9 @@ from megatronapp.core.pipeline.simulator import events
 from megatronapp.core.pipeline.simulator.run import Engine
 
 SOURCES = (lanes, admission, policy, events)
-CALLED = (lanes.start, lanes.end, admission.admits, policy.choose, events.deliver)
+CALLED = (
+    lanes.start, lanes.end, admission.admits, policy.choose, events.deliver, events.leave, events.join, events.serve,
+)  # fmt: skip
 
 
 @cache

@@ -87,7 +87,8 @@ def _schedule(question: Asked, options: SimulateOptions) -> tuple[Layout, Schedu
     if not hint:
         if options.cap is not None:
             raise UsageError("a schedule that runs as it is has no cap; --cap goes with --hint")
-        made = strict(f"{name or stock_order(layout)} as it is", layout, stage_orders)
+        stock = stock_order(layout)
+        made = strict(f"{name or stock} as it is", layout, stage_orders, by_need=name not in ("", stock))
         return layout, replace(made, pending=question.pending), None
     asked_for = options.cap if options.cap is not None else _stock_cap(layout)
     cap = min(caps.checked_cap(layout, asked_for), layout.chunks * layout.microbatches)

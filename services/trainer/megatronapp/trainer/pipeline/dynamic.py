@@ -13,7 +13,7 @@ known. Evaluation goes to megatron-core's schedule.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -44,6 +44,8 @@ UNSET = (None, False, 0, "none")
 
 MakePolicy = Callable[[Layout, int], StagePolicy]
 """(layout, stage) -> the stage's policy for one step."""
+Places = Callable[[int], Sequence[int]]
+"""(stage) -> the place of each of its operations in its hint, by number."""
 
 
 class DynamicSchedule:
@@ -52,7 +54,8 @@ class DynamicSchedule:
     `ran` is what this stage ran in the newest step, in its order, and `dispatch_seconds` what choosing took. Dropout is
     drawn in the order of execution: with it, and several chunks, results differ from stock's, unless draws are keyed.
     `agreement` is needed where several tensor-, context- or expert-parallel ranks hold a stage. With `wgrad`, which is
-    installed in the models, W is an operation of its own. Raises UsageError for what it can't run: a transport that
+    installed in the models, W is an operation of its own. With `places`, of the messages that wait for a link the one
+    that its receiver's hint needs first goes first. Raises UsageError for what it can't run: a transport that
     needs one order, and REFUSED settings.
     """
 
@@ -63,12 +66,14 @@ class DynamicSchedule:
         make_policy: MakePolicy,
         agreement: Agreement | None = None,
         wgrad: DeferredWgrad | None = None,
+        places: Places | None = None,
     ) -> None:
         self._stock = stock
         self._messages = messages
         self._make_policy = make_policy
         self._agreement = agreement
         self._wgrad = wgrad
+        self.places = places
         self.durations = Durations()
         self.ran: list[Operation] = []
         self.dispatch_seconds = 0.0
@@ -128,6 +133,7 @@ class DynamicSchedule:
             groups=self._groups,
             agreement=self._agreement,
             wgrad=self._wgrad or DeferredWgrad(),
+            places=self.places,
             first=first,
             config=config,
             chunks=chunks,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -69,6 +69,8 @@ class Step:
     groups: Any
     agreement: Agreement | None
     wgrad: DeferredWgrad
+    places: Callable[[int], Sequence[int]] | None
+    """(stage) -> the place of each of its operations in its hint. None: messages go as they are posted."""
     first: int
     """Number of the first microbatch in messages' names."""
     config: Any
@@ -221,6 +223,11 @@ class Step:
     def _name(self, kind: Kind, microbatch: int, upstream_chunk: int) -> MessageId:
         return MessageId(DIRECTIONS[kind], self.first + microbatch, upstream_chunk)
 
+    def _urgency(self, kind: Kind, place: tuple[int, int], microbatch: int) -> int:
+        """Of a message for an operation there, (stage, chunk): the sooner it is to run, the greater."""
+        stage, chunk = place
+        return 0 if self.places is None else -self.places(stage)[self.layout.number(Operation(kind, chunk, microbatch))]
+
     def _prepare_receives(self) -> None:
         """Where nobody asks what has come."""
         self._post_receives()
@@ -313,12 +320,14 @@ class Step:
         self._tokens += tokens
         self._kept[chunk, microbatch] = activation, output
         if following is not None:
-            self._send_output(output, following[0], self._name(Kind.FORWARD, microbatch, chunk))
+            urgency = self._urgency(Kind.FORWARD, following, microbatch)
+            self._send_output(output, following[0], self._name(Kind.FORWARD, microbatch, chunk), urgency)
 
-    def _send_output(self, output: torch.Tensor, stage: int, name: MessageId) -> None:
+    def _send_output(self, output: torch.Tensor, stage: int, name: MessageId, urgency: int) -> None:
+        rank = self._ranks[stage]
         if self.config.variable_seq_lengths:
-            self._shapes.post([self._shapes.outgoing(output.shape, self._ranks[stage], name)])
-        self.messages.send(output, self._ranks[stage], name)
+            self._shapes.post([self._shapes.outgoing(output.shape, rank, name, urgency)])
+        self.messages.send(output, rank, name, urgency)
 
     def _backward(self, operation: Operation) -> None:
         _, chunk, microbatch = operation
@@ -330,7 +339,8 @@ class Step:
         source = self._neighbour(operation, -1)
         if source is not None:
             stage, upstream_chunk = source
-            self.messages.send(of_input, self._ranks[stage], self._name(Kind.BACKWARD, microbatch, upstream_chunk))
+            name = self._name(Kind.BACKWARD, microbatch, upstream_chunk)
+            self.messages.send(of_input, self._ranks[stage], name, self._urgency(Kind.BACKWARD, source, microbatch))
 
     def _reduce_what_is_ready(self) -> None:
         """Chunks from the last one on, whatever order they end in."""

@@ -147,17 +147,21 @@ class NativeTransport:
         tensor, peer, tag = post.tensor.contiguous(), post.message.peer, self.tag(post.message)
         seconds = self.late_seconds(post.message)
         if not seconds:
-            return SendHandle(self.engine.isend(tensor, peer, tag))
+            return SendHandle(self.engine.isend(tensor, peer, tag, priority=post.priority))
         kept = tensor.detach()  # megatron-core takes an output's memory away once it was posted
+
+        def send_now() -> SendHandle:
+            return SendHandle(self.engine.isend(kept, peer, tag, priority=post.priority))
+
         if not tensor.is_cuda:
-            return LateHandle(self._late.add(seconds, lambda: SendHandle(self.engine.isend(kept, peer, tag))))
+            return LateHandle(self._late.add(seconds, send_now))
         made = torch.cuda.current_stream().record_event()
         # The current stream may by then hold what waits for this very message.
         aside = torch.cuda.Stream()
 
         def send() -> SendHandle:
             with torch.cuda.stream(aside):
-                return SendHandle(self.engine.isend(kept, peer, tag))
+                return send_now()
 
         def is_made() -> bool:
             with torch.cuda.device(kept.device):
@@ -189,15 +193,27 @@ def rdma_module() -> Any:
 
 
 def open_engine(
-    config: ParallelConfig, environment: Environment, world: World, group: dist.ProcessGroup, store: Any, lane: str = ""
+    config: ParallelConfig,
+    environment: Environment,
+    world: World,
+    group: dist.ProcessGroup,
+    store: Any,
+    lane: str = "",
+    in_flight_bytes: int | None = None,
 ) -> rdma.Engine:
     """This rank's engine, connected with its neighbours in the pipeline's `group`, over `lane` where one is named.
+    It moves so many bytes to one of them at once (rdma.Config).
 
     Raises UsageError without the wheel, and TrainingError when a neighbour can't be reached.
     """
     pipeline = [world.ranks[rank] for rank in dist.get_process_group_ranks(group)]
     return connected_engine(
-        config, environment, world.store(store), rdma_module().neighbours(pipeline, environment.rank), lane
+        config,
+        environment,
+        world.store(store),
+        rdma_module().neighbours(pipeline, environment.rank),
+        lane,
+        in_flight_bytes=in_flight_bytes,
     )
 
 
@@ -209,6 +225,7 @@ def connected_engine(
     lane: str = "",
     *,
     receive_pool_bytes: int = 0,
+    in_flight_bytes: int | None = None,
 ) -> rdma.Engine:
     """An engine that is connected with `peers`, torchrun's ranks; it keeps so much GPU memory to receive into, or
     what it keeps by default where that is more. Raises as `open_engine`."""
@@ -234,6 +251,7 @@ def connected_engine(
                 deadline_seconds=config.distributed_timeout_minutes * 60,
                 require=(lane,) if lane else (),
                 receive_pool_bytes=max(receive_pool_bytes, module.Config.receive_pool_bytes),
+                in_flight_bytes=in_flight_bytes,
                 **({"lanes": (lane,)} if lane in SLOWER_THAN_SHM else {}),
                 **settings,
             ),

@@ -35,10 +35,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A message and the tensor that is sent, or received into."""
+    """A message and the tensor that is sent, or received into. Of sends to one peer that wait, the one of the greatest
+    `priority` goes first, where the transport carries messages in any order."""
 
     message: Message
     tensor: torch.Tensor
+    priority: int = 0
 
 
 class Handle(Protocol):
@@ -103,14 +105,14 @@ class PipelineMessages:
 
     # ---- posting
 
-    def send(self, tensor: torch.Tensor, peer: int, message: MessageId) -> Handle:
-        return self.exchange([self.outgoing(tensor, peer, message)])[0]
+    def send(self, tensor: torch.Tensor, peer: int, message: MessageId, priority: int = 0) -> Handle:
+        return self.exchange([self.outgoing(tensor, peer, message, priority)])[0]
 
     def receive(self, tensor: torch.Tensor, peer: int, message: MessageId) -> Handle:
         return self.exchange([self.incoming(tensor, peer, message)])[0]
 
-    def outgoing(self, tensor: torch.Tensor, peer: int, message: MessageId) -> Post:
-        return Post(Message(self.step, self._world.ranks[peer], True, message, tensor.nbytes), tensor)
+    def outgoing(self, tensor: torch.Tensor, peer: int, message: MessageId, priority: int = 0) -> Post:
+        return Post(Message(self.step, self._world.ranks[peer], True, message, tensor.nbytes), tensor, priority)
 
     def incoming(self, tensor: torch.Tensor, peer: int, message: MessageId) -> Post:
         return Post(Message(self.step, self._world.ranks[peer], False, message, tensor.nbytes), tensor)

@@ -31,7 +31,12 @@ NONE: Shape = (0,)
 
 
 def open_pipeline(
-    config: ParallelConfig, environment: Environment, world: World, store: Any, lane: str = ""
+    config: ParallelConfig,
+    environment: Environment,
+    world: World,
+    store: Any,
+    lane: str = "",
+    in_flight_bytes: int | None = None,
 ) -> PipelineMessages | None:
     """This rank's port to its neighbours; None where the pipeline has one stage. Raises as `native.open_engine`."""
     group = parallel_state.get_pipeline_model_parallel_group()
@@ -39,7 +44,8 @@ def open_pipeline(
         return None
     transport: Transport = TorchTransport(group)
     if config.p2p_transport == "native":
-        transport = native.NativeTransport(native.open_engine(config, environment, world, group, store, lane))
+        engine = native.open_engine(config, environment, world, group, store, lane, in_flight_bytes)
+        transport = native.NativeTransport(engine)
     return PipelineMessages(transport, group, world)
 
 

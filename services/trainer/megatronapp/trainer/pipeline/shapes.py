@@ -25,9 +25,9 @@ class ShapeMessages:
     def __init__(self, messages: PipelineMessages) -> None:
         self._messages = messages
 
-    def outgoing(self, shape: Sequence[int], peer: int, name: MessageId) -> Post:
+    def outgoing(self, shape: Sequence[int], peer: int, name: MessageId, priority: int = 0) -> Post:
         tensor = torch.tensor(list(shape), dtype=torch.int64, device=self._device)
-        return self._messages.outgoing(tensor, peer, name._replace(part=SHAPE))
+        return self._messages.outgoing(tensor, peer, name._replace(part=SHAPE), priority)
 
     def incoming(self, peer: int, name: MessageId) -> Post:
         tensor = torch.empty(DIMENSIONS, dtype=torch.int64, device=self._device)

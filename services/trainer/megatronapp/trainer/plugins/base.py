@@ -124,6 +124,8 @@ class Preparation:
     """What carries messages between pipeline stages: what --p2p-transport says, or what a plug-in needs."""
     p2p_lane: str = ""
     """Lane of the native transport without which it does not start; empty: the fastest that there is."""
+    p2p_in_flight_bytes: int | None = None
+    """Of what is ready for one peer, the native transport moves so many bytes at once; None: all of it."""
     frame_bytes: int = 0
     """Of the ring through which frames go to the agent (`PluginContext.channel`): a power of two from 4 KiB to 256 MiB;
     0: there is none."""

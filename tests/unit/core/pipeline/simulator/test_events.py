@@ -49,6 +49,7 @@ def naive_of(case: Case, schedule: Schedule) -> Naive:
         occupancy=case.links.transfer_ns,
         shared=case.links.shared_stages,
         blocking=case.links.blocking,
+        by_need=schedule.by_need and case.links.shared_stages < 2,
     )
 
 

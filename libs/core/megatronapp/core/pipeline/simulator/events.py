@@ -1,8 +1,10 @@
 """Discrete events of one replica's step, on whole nanoseconds.
 
 All that happens at one time is taken before any stage chooses what to run next. Messages go out when their operation
-ends. A link takes messages one after the other, each for its `occupancy`; they arrive `delay` later. With `blocking`, a
-message takes the receiving stage's time instead: it sets out when the stage has chosen the operation that needs it.
+ends. A link takes messages one after the other, each for its `occupancy`; they arrive `delay` later. Of those that wait
+for it goes first what set out first, or with `by_need` what stands first in the order of the stage that receives it.
+With `blocking`, a message takes the receiving stage's time instead: it sets out when the stage has chosen the operation
+that needs it.
 
 Everything is plain arithmetic over sequences of whole numbers, so that this file and the policy run as they are, on
 lists, or compiled, on arrays (cli/pipeline/compiled.py); a test holds both to the same result.
@@ -26,8 +28,44 @@ def deliver(now: int, link: int, occupancy: int, delay: int, link_free: Any) -> 
     return begins + occupancy + delay
 
 
+def leave(
+    at: int, stage: int, target: int, needs: int, blocking: bool, occupancy: Any, delay: Any,
+    arrivals: Any, leaving: Any, events: Any, actors: int,
+) -> None:  # fmt: skip
+    """What an operation has made leaves its stage then, for the operation `needs` of the target."""
+    stages = len(leaving)
+    if not blocking and occupancy[target][needs] > 0:
+        leaving[stage] = target * len(occupancy[0]) + needs
+        heappush(events, at * actors + stage)
+        return
+    arrives = at if blocking else at + delay[target][needs]
+    arrivals[target][needs] = arrives
+    heappush(events, arrives * actors + stages + target)
+
+
+def join(queue: Any, by_need: bool, place: int, number: int, message: int, messages: int) -> None:
+    """A message waits for a link: the number-th that set out, for what has this place in its receiver's order."""
+    heappush(queue, (place if by_need else number) * messages + message)
+
+
+def serve(
+    now: int, which: int, queue: Any, occupancy: Any, delay: Any, link_free: Any, arrivals: Any, events: Any,
+    actors: int,
+) -> None:  # fmt: skip
+    """A link takes the first of what waits for it, if it can."""
+    stages, operations = len(occupancy), len(occupancy[0])
+    if len(queue) > 0 and link_free[which] <= now:
+        message = heappop(queue) % (stages * operations)
+        target, needs = message // operations, message % operations
+        link_free[which] = now + occupancy[target][needs]
+        arrivals[target][needs] = link_free[which] + delay[target][needs]
+        heappush(events, arrivals[target][needs] * actors + stages + target)
+    if len(queue) > 0:
+        heappush(events, link_free[which] * actors + 2 * stages + which)
+
+
 def simulate(
-    stages: int, chunks: int, microbatches: int, strict: bool, reserve: bool, blocking: bool,
+    stages: int, chunks: int, microbatches: int, strict: bool, reserve: bool, blocking: bool, by_need: bool,
     pending: int, launch: int, caps: Any, places: Any, durations: Any, lead: Any, host: Any,
     next_stage: Any, next_lane: Any, link: Any, occupancy: Any, delay: Any,
     link_free: Any, arrivals: Any, begins: Any, started: Any, held: Any,
@@ -46,13 +84,32 @@ def simulate(
     chooses = [0 for _ in range(stages)]  # when the next one is chosen
     free = [0 for _ in range(stages)]  # when what runs has ended
     launched = [0 for _ in range(stages)]  # when the host has launched all that was chosen
-    events = list(range(stages))  # time · stages + stage; at 0 every stage looks for work
+    operations = len(durations[0])
+    messages = stages * operations  # target · operations + the operation that needs it
+    leaving = [NOTHING for _ in range(stages)]  # the message that is about to set out
+    waiting = [list(range(0)) for _ in range(len(link_free))]  # by link, heaps
+    set_out = 0
+    # Events: time · actors + actor. A message sets out, a stage looks for work, a link is free. At 0 all stages look.
+    actors = 2 * stages + len(link_free)
+    events = list(range(stages, 2 * stages))
     last = 0
     while len(events) > 0:
-        now = events[0] // stages
+        now = events[0] // actors
         awake = list(range(0))
-        while len(events) > 0 and events[0] // stages == now:
-            stage = heappop(events) % stages
+        offered = list(range(0))  # links that may take a message
+        while len(events) > 0 and events[0] // actors == now:
+            actor = heappop(events) % actors
+            if actor >= 2 * stages:
+                offered.append(actor - 2 * stages)
+                continue
+            if actor < stages:
+                target, needs = leaving[actor] // operations, leaving[actor] % operations
+                which = link[target][needs // microbatches]
+                join(waiting[which], by_need, places[target][needs], set_out, leaving[actor], messages)
+                set_out += 1
+                offered.append(which)
+                continue
+            stage = actor - stages
             awake.append(stage)
             lane = running[stage]
             if lane == NOTHING or chooses[stage] != now:
@@ -66,10 +123,9 @@ def simulate(
             there = next_lane[stage][lane]
             needs = there * microbatches + started[stage][lane] - 1
             at = now if target == stage else free[stage]
-            if not blocking:
-                at = deliver(at, link[target][there], occupancy[target][needs], delay[target][needs], link_free)
-            arrivals[target][needs] = at
-            heappush(events, at * stages + target)
+            leave(at, stage, target, needs, blocking, occupancy, delay, arrivals, leaving, events, actors)
+        for which in offered:
+            serve(now, which, waiting[which], occupancy, delay, link_free, arrivals, events, actors)
         awake.sort()
         for stage in awake:
             if running[stage] != NOTHING:
@@ -91,5 +147,5 @@ def simulate(
             running[stage] = lane
             free[stage] = begin + durations[stage][number]
             chooses[stage] = max(begin, launched[stage], free[stage] - lead[stage][lane])
-            heappush(events, chooses[stage] * stages + stage)
+            heappush(events, chooses[stage] * actors + stages + stage)
     return last

@@ -54,6 +54,8 @@ class Wiring:
     occupancy: Whole
     delay: Whole
     blocking: bool
+    shared: bool
+    """Stages share links: none of them knows what the others' messages are needed for."""
 
     def crosses(self, layout: Layout) -> Whole:
         """By stage and operation: 1 where its message comes from another stage, else 0."""
@@ -84,8 +86,9 @@ def wire(layout: Layout, links: Links) -> Wiring:
     _check_slow(layout, links)
     flat = (layout.stages, layout.operations)
     return Wiring(
-        next_stage, next_lane, link, len(numbers), occupancy.reshape(flat), delay.reshape(flat), links.blocking
-    )
+        next_stage, next_lane, link, len(numbers), occupancy.reshape(flat), delay.reshape(flat), links.blocking,
+        links.shared_stages > 1,
+    )  # fmt: skip
 
 
 def _link(source: int, target: int, links: Links) -> tuple[int, int]:

@@ -37,7 +37,8 @@ class Candidate:
     def schedule(self, pending: int) -> Schedule:
         stages = orders.all_stages(self.order, self.layout)
         if self.cap is None:
-            return replace(strict(self.name, self.layout, stages), pending=pending)
+            made = strict(self.name, self.layout, stages, by_need=not self.stock)
+            return replace(made, pending=pending)
         return dynamic(self.name, self.layout, stages, [self.cap] * self.layout.stages, pending=pending)
 
 

@@ -25,7 +25,11 @@ Engine = Callable[..., int]
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """What stages run: orders as they are (`strict`) or as hints under a cap of activations (in chunks × microbatches)
-    that is one number for all stages, or one for each."""
+    that is one number for all stages, or one for each.
+
+    `by_need`: of messages that wait for a link goes first the one that stands first in the receiving stage's order, as
+    MegaDPP sends them, and not the one that set out first.
+    """
 
     name: str
     places: Whole
@@ -34,12 +38,13 @@ class Schedule:
     reserve: bool = True
     pending: int = WHOLE
     """Thousandths of an activation that a pending W holds."""
+    by_need: bool = False
 
 
-def strict(name: str, layout: Layout, orders: Sequence[Sequence[Operation]]) -> Schedule:
+def strict(name: str, layout: Layout, orders: Sequence[Sequence[Operation]], *, by_need: bool = False) -> Schedule:
     """Orders to be run as they are. Raises UsageError when they do not fit the layout."""
     places = np.array([places_of(layout, order) for order in orders], np.int64)
-    return Schedule(name, places, (layout.chunks * layout.microbatches,) * layout.stages, True)
+    return Schedule(name, places, (layout.chunks * layout.microbatches,) * layout.stages, True, by_need=by_need)
 
 
 def dynamic(
@@ -48,7 +53,7 @@ def dynamic(
 ) -> Schedule:  # fmt: skip
     """Hints under caps. Raises UsageError when they do not fit the layout."""
     places = np.array([places_of(layout, order) for order in hints], np.int64)
-    return Schedule(name, places, tuple(caps), False, reserve, pending)
+    return Schedule(name, places, tuple(caps), False, reserve, pending, by_need=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,8 @@ def run(
     held = np.zeros((layout.stages, 2), np.int64)
     end_ns = (engine or in_python)(
         layout.stages, layout.chunks, layout.microbatches, schedule.strict, schedule.reserve, wiring.blocking,
-        schedule.pending, choosing.launch_ns, np.array(schedule.caps, np.int64), schedule.places, durations,
+        schedule.by_need and not wiring.shared, schedule.pending, choosing.launch_ns,
+        np.array(schedule.caps, np.int64), schedule.places, durations,
         by_lane + choosing.lead_ns, by_lane + choosing.host_ns,
         wiring.next_stage, wiring.next_lane, wiring.link, wiring.occupancy, delay,
         np.zeros(max(1, wiring.links), np.int64), first_arrivals(layout), begins,

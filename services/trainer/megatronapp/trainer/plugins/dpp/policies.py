@@ -11,7 +11,7 @@ from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.pipeline import caps, orders
 from megatronapp.core.pipeline.orders import Order
 from megatronapp.core.pipeline.placement import Layout, Placement
-from megatronapp.core.pipeline.policy import StagePolicy
+from megatronapp.core.pipeline.policy import StagePolicy, places_of
 from megatronapp.core.pipeline.schedule_csv import read_csv
 from megatronapp.core.pipeline.simulator.links import Links, wire
 from megatronapp.core.pipeline.simulator.run import run, strict
@@ -40,6 +40,7 @@ class Policies:
     order: Path | None = None
     _orders: list[Order] = field(init=False)
     _cap: int = field(init=False)
+    _places: dict[int, list[int]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.name == REPLAY:
@@ -54,6 +55,12 @@ class Policies:
     def __call__(self, layout: Layout, stage: int) -> StagePolicy:
         """As DynamicSchedule asks for it."""
         return StagePolicy(layout, stage, self._orders[stage], cap=self._cap, strict=self.name == REPLAY)
+
+    def places(self, stage: int) -> list[int]:
+        """Place of each of a stage's operations in its order, by number."""
+        if stage not in self._places:
+            self._places[stage] = places_of(self.layout, self._orders[stage])
+        return self._places[stage]
 
     @property
     def has_plan(self) -> bool:

@@ -129,5 +129,5 @@ class RecomputeStep(Step):
         with nullcontext() if self.beside is None else self.beside.of(chunk, microbatch):
             super()._forward(operation)
 
-    def _send_output(self, output: torch.Tensor, stage: int, name: MessageId) -> None:
+    def _send_output(self, output: torch.Tensor, stage: int, name: MessageId, urgency: int) -> None:
         """The forward world has sent it."""
