@@ -101,19 +101,30 @@ def test_the_choice_is_the_brute_force_simulators(row: Row) -> None:
 
 @given(
     stages=st.integers(1, 4),
-    microbatches=st.integers(1, 12),
+    microbatches=st.integers(2, 12),
     tensor=st.integers(1, 2),
     devices=st.integers(1, 6),
     gigabytes_per_second=st.sampled_from([1.0, 50.0, 1e5]),
 )
 @settings(max_examples=40, deadline=None)
 def test_equal_devices_never_pay_against_no_recompute(**sizes: Any) -> None:
+    """From two microbatches on: of a single one gradients go on before those of weights are computed, which pays."""
     cluster = Cluster(layers=12, memory_gib=1e4, device_memory_gib=1e4, **sizes)
 
     plan = planned(cluster)
 
     assert not plan.pays
     assert plan.chosen is None or plan.chosen.gain <= 1
+
+
+def test_a_single_microbatch_gains_what_the_brute_force_simulator_says() -> None:
+    cluster = Cluster(layers=12, memory_gib=1e4, device_memory_gib=1e4, stages=4, microbatches=1, devices=1)
+
+    plan = planned(cluster)
+
+    best = min(brute.step_ms(cluster, way) for way in brute.ways(cluster))
+    assert plan.chosen is not None
+    assert plan.chosen.gain == pytest.approx(brute.baseline_ms(cluster) / best, rel=1e-6)
 
 
 def test_fewest_devices_and_slots_are_chosen_of_those_as_fast() -> None:
