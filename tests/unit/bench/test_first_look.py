@@ -36,8 +36,8 @@ def expressions(max_positions: int) -> list[str]:
 def test_a_long_generation_is_pooled_to_the_page_on_the_rank() -> None:
     probabilities, stream, _ = expressions(TOKENS)
 
-    assert probabilities == "layers[0].attn.probs | head(0) | pool(key,704,absmax) | pool(query,704,absmax)"
-    assert stream == "layers[0].resid_post | pool(token,120,absmax)"
+    assert probabilities == "layers[0].attn.probs | head(0) | pool(key,704,farthest) | pool(query,704,farthest)"
+    assert stream == "layers[0].resid_post | pool(token,120,farthest)"
 
 
 def test_a_short_generation_is_shown_as_it_is() -> None:

@@ -60,6 +60,7 @@ def step_of(schedule: RecomputeSchedule, policy: StagePolicy) -> RecomputeStep:
         groups=SimpleNamespace(cp=SimpleNamespace(size=lambda: 1)),
         agreement=None,
         wgrad=DeferredWgrad(),
+        places=None,
         first=0,
         config=SimpleNamespace(
             timers=None,
