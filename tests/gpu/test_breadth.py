@@ -1,39 +1,41 @@
 """A Llama-like model of 1.2 B in bfloat16 on two GPUs, fused and not; experts by alltoall; sequences shared by two.
 
-Prints a JSON object a run, with its losses and the median time of its steps (`-s`).
+Prints a JSON object a run, with its losses and the median time of its steps (`-s`). Rehearsed on CPU ranks (devices.py)
+the models are tiny, and experts get their tokens by allgather.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
 import statistics
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
-
-os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting devices must not start CUDA: ranks are forks
-
 import torch
 
 from bench._model import COMMON, PRESETS
-from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from tests.gpu.devices import DEVICE, REHEARSED, needs
 from tests.gpu.test_attach import stand_in_tools
 from tests.support.attached import run as run_script
-from tests.support.forked import run_forked
+from tests.support.forked import Ranks
 from tests.support.pretrain import FLAGS
 from tests.support.training import TINY, train
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 CUDA devices"),
+    pytest.mark.timeout(150),
+    needs(2),
 ]
+on_gpus = pytest.mark.skipif(bool(REHEARSED), reason="CPU ranks show nothing of this")
 
 STEPS, SETTLING = 10, 4
-LLAMA = f"{PRESETS['1b']} {COMMON} --log-interval 1 --train-iters {STEPS}"
+TINY_LLAMA = f"{PRESETS['tiny']} --bf16 --swiglu --normalization RMSNorm --disable-bias-linear"
+LLAMA = f"{TINY_LLAMA if REHEARSED else PRESETS['1b']} {COMMON} --log-interval 1 --train-iters {STEPS}"
 SMALL = f"{TINY} --train-iters 20"
 DATA = "--use-distributed-optimizer"
 FUSIONS = "--fusions megatron cross-entropy"
@@ -42,7 +44,8 @@ ROTARY = (
     "--group-query-attention --num-query-groups 2"
 )
 DOCUMENTS = "--position-embedding-type alibi --reset-attention-mask --reset-position-ids --eod-mask-loss"
-MIXTURE = "--num-experts 4 --moe-router-topk 2 --disable-bias-linear --moe-token-dispatcher-type alltoall"
+DISPATCHER = "allgather" if REHEARSED else "alltoall"
+MIXTURE = f"--num-experts 4 --moe-router-topk 2 --disable-bias-linear --moe-token-dispatcher-type {DISPATCHER}"
 EXPERTS, GROUPED = "--expert-model-parallel-size 2", "--moe-grouped-gemm"
 ITERATION_MS = re.compile(r"elapsed time per iteration \(ms\): (\S+)")
 
@@ -51,14 +54,33 @@ Run = tuple[tuple[float, ...], float]
 
 
 @cache
+def ranks(world_size: int) -> Ranks:
+    return Ranks(world_size)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ranks_end() -> Iterator[None]:
+    yield
+    for world_size in (1, 2):
+        ranks(world_size).close()
+
+
+@cache
 def run(flags: str, world_size: int = 2) -> Run:
-    losses, seconds = run_forked(world_size, _train, flags, timeout=80)[-1]
+    losses, seconds = ranks(world_size).call(_train, flags, timeout=60)[-1]
     return _told(flags, world_size, losses, [1000 * each for each in seconds])
 
 
 def _train(flags: str) -> tuple[list[float], list[float]]:
     recording = train(flags)
+    _free()
     return recording.losses, [report.step_seconds for report in recording.steps]
+
+
+def _free() -> None:
+    """What a run held on the GPU, for whoever comes next."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def _told(what: str, world_size: int, losses: list[float], milliseconds: list[float]) -> Run:
@@ -131,7 +153,7 @@ def test_experts_in_one_kernel_have_the_losses_of_a_product_each(layout: str, pr
 
 def test_one_kernel_for_several_matrices_has_their_products_and_gradients() -> None:
     """One of them without rows."""
-    [differences] = run_forked(1, _grouped_against_one_by_one)
+    [differences] = ranks(1).call(_grouped_against_one_by_one)
 
     assert max(differences.values()) < 1e-2, differences
 
@@ -140,7 +162,7 @@ def _grouped_against_one_by_one() -> dict[str, float]:
     """For a rank: of each, how far apart it is at most, relative to the largest value."""
     from megatronapp.trainer.models.grouped_experts import GroupedProduct
 
-    counts, tensors = [37, 0, 5, 86], torch.randn(128 + 4 * 192, 64, device="cuda", dtype=torch.bfloat16)
+    counts, tensors = [37, 0, 5, 86], torch.randn(128 + 4 * 192, 64, device=DEVICE, dtype=torch.bfloat16)
     leaves = [[part.clone().requires_grad_() for part in tensors.split([128, *[192] * 4])] for _ in range(2)]
     (rows, *weights), (plain_rows, *plain_weights) = leaves
     output = GroupedProduct.apply(rows, counts, *weights)
@@ -176,18 +198,22 @@ def test_a_run_with_its_optimizer_on_the_host_goes_on_where_it_ended(tmp_path: P
     assert resumed == whole[10:]
 
 
+@on_gpus
 def test_an_optimizer_on_the_host_leaves_its_memory_to_the_gpu() -> None:
-    flags = f"{LLAMA} {DATA}"
+    flags = f"{LLAMA} --train-iters 2 {DATA}"  # from the second step on the moments are there all the time
 
-    with_it, without = (run_forked(2, _peak, f"{flags} {more}")[0] for more in ("", "--optimizer-cpu-offload"))
+    with_it, without = (ranks(2).call(_peak, f"{flags} {more}")[0] for more in ("", "--optimizer-cpu-offload"))
 
     print(json.dumps({"peak_gb": round(with_it / 1e9, 2), "optimizer_on_the_host_gb": round(without / 1e9, 2)}))
     assert with_it - without > 0.9 * 8 * 1.2e9 / 2, "of 1.2 B weights two moments each, shared by two ranks"
 
 
 def _peak(flags: str) -> int:
+    torch.cuda.reset_peak_memory_stats()
     train(flags)
-    return torch.cuda.max_memory_allocated()
+    peak = torch.cuda.max_memory_allocated()
+    _free()
+    return peak
 
 
 @pytest.mark.parametrize("model", [ROTARY, DOCUMENTS])
@@ -200,7 +226,7 @@ def test_a_shared_sequence_has_the_losses_of_one_gpu(model: str) -> None:
 # ---- beside Megatron-LM
 
 
-@pytest.mark.timeout(230)
+@on_gpus
 def test_a_step_takes_about_as_long_as_megatron_lms_own(shared_data: Path, tmp_path: Path) -> None:
     theirs = megatron_lm(shared_data / "megatron_lm", tmp_path)
     ours = run(f"{LLAMA} {DATA}")[1]
@@ -212,7 +238,7 @@ def test_a_step_takes_about_as_long_as_megatron_lms_own(shared_data: Path, tmp_p
 def megatron_lm(folder: Path, scratch: Path) -> float:
     """Of `pretrain_gpt.py` with the same flags, without Transformer Engine, Apex and fusions."""
     script, variables = folder / "pretrain_gpt.py", environment(folder, scratch)
-    ended = run_script(script, *megatron_lm_flags(scratch), environment=variables, timeout=130)
+    ended = run_script(script, *megatron_lm_flags(scratch), environment=variables, timeout=100)
     times = [float(each) for each in ITERATION_MS.findall(ended.output)]
     assert (ended.code, len(times)) == (0, STEPS), ended.output[-6000:]
     return _told("Megatron-LM", 2, [], times)[1]

@@ -54,38 +54,71 @@ def run_forked(
     arguments and results must be picklable. `timeout` is in seconds, for all ranks together. A rank that may die, and
     does, returns None. Raises RankFailedError.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    port = free_port()
-    pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
-    ranks = [
-        context.Process(
-            target=_rank, args=(rank, world_size, port, dict(environment or {}), pipes[rank][1], target, args)
-        )
-        for rank in range(world_size)
-    ]
-    try:
-        for process, (_, sender) in zip(ranks, pipes, strict=True):
-            process.start()
-            sender.close()
-        return _collect(ranks, [receiver for receiver, _ in pipes], time.monotonic() + timeout, may_die)
-    finally:
-        for process in ranks:
+    with Ranks(world_size, environment) as ranks:
+        return ranks.call(target, *args, timeout=timeout, may_die=may_die)
+
+
+class Ranks:
+    """Processes for one call of `run_forked` after the other: on GPUs a start takes longer than a tiny training.
+
+    They start with the first call, and anew with the next one behind a failure.
+    """
+
+    def __init__(self, world_size: int, environment: Mapping[str, str] | None = None) -> None:
+        self._size = world_size
+        self._environment = dict(environment or {})
+        self._processes: list[BaseProcess] = []
+        self._calls: list[Connection] = []
+        self._answers: list[Connection] = []
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(
+        self, target: Callable[..., T], *args: Any, timeout: float = 90.0, may_die: Collection[int] = ()
+    ) -> list[T]:
+        """As `run_forked`."""
+        try:
+            if not self._processes:
+                self._start()
+            deadline = time.monotonic() + timeout
+            port = free_port()
+            for calls in self._calls:
+                with suppress(BrokenPipeError):  # a death, which the answers tell
+                    calls.send((port, target, args))
+            return _collect(self._processes, self._answers, deadline, may_die)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for calls in self._calls:
+            calls.close()
+        for process in self._processes:
             if process.pid is not None:
                 process.join(0.5)
                 process.kill()
                 process.join()
+        self._processes, self._calls, self._answers = [], [], []
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
+        for rank in range(self._size):
+            calls, answers = context.Pipe(duplex=False), context.Pipe(duplex=False)
+            process = context.Process(target=_rank, args=(rank, self._size, self._environment, calls[0], answers[1]))
+            self._processes.append(process)
+            self._calls.append(calls[1])
+            self._answers.append(answers[0])
+            process.start()
+            calls[0].close()
+            answers[1].close()
 
 
-def _rank(
-    rank: int,
-    world_size: int,
-    port: int,
-    environment: dict[str, str],
-    sender: Connection,
-    target: Callable[..., Any],
-    args: tuple[Any, ...],
-) -> None:
+def _rank(rank: int, world_size: int, environment: Mapping[str, str], calls: Connection, answers: Connection) -> None:
     import torch
 
     faulthandler.enable()
@@ -93,13 +126,18 @@ def _rank(
     size = str(world_size)
     os.environ.update(
         {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-        | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        | environment
+        | {"MASTER_ADDR": "127.0.0.1"}
     )
-    try:
-        sender.send((target(*args), None))
-    except BaseException:  # noqa: BLE001
-        sender.send((None, traceback.format_exc()))
+    while True:
+        try:
+            port, target, args = calls.recv()
+        except EOFError:
+            return
+        os.environ.update({"MASTER_PORT": str(port), **environment})
+        try:
+            answers.send((target(*args), None))
+        except BaseException:  # noqa: BLE001
+            answers.send((None, traceback.format_exc()))
 
 
 def _collect(
