@@ -6,7 +6,10 @@ import sys
 from importlib.metadata import version
 from typing import Annotated
 
-import typer
+try:
+    import typer
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error.name} is not installed; run: pip install 'megatronapp[cli]'")
 
 from megatronapp.cli import analyze, attach, doctor, quarantine, run, scope, serve, token, trace, train, up
 from megatronapp.cli.demo import command as demo

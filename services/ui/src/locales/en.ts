@@ -104,7 +104,7 @@ export const en = {
   'job.connected': 'Ranks connected',
   'job.attached': 'Attached',
   'job.attached.full': 'full',
-  'job.attached.full.note': 'passes, messages between stages, layers, collectives; no MegaScope',
+  'job.attached.full.note': 'passes, messages between stages, layers, collectives; with --scope MegaScope, too',
   'job.attached.steps': 'steps and collectives',
   'job.attached.steps.note': 'passes, optimizer, data; no messages between stages, no layers',
   'job.attached.collectives': 'collectives alone',

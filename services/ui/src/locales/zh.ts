@@ -104,7 +104,7 @@ export const zh: Messages = {
   'job.connected': '已连接 rank',
   'job.attached': '附加范围',
   'job.attached.full': '完整',
-  'job.attached.full.note': '前向与反向、阶段间消息、层、集合通信；不含 MegaScope',
+  'job.attached.full.note': '前向与反向、阶段间消息、层、集合通信；加 --scope 时还有 MegaScope',
   'job.attached.steps': '步与集合通信',
   'job.attached.steps.note': '前向与反向、优化器、数据；不含阶段间消息与层',
   'job.attached.collectives': '仅集合通信',
