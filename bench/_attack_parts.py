@@ -3,123 +3,114 @@
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
+import asyncio
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-MAX_SHOWN = 20
-"""Kinds of harm of a target."""
+from bench._attack_share import Share
+from bench._attack_tally import Record, Tally, summed, total
+
+PROGRESS_SECONDS = 15.0
+END_SECONDS = 30.0
+"""For a process that is asked to end: inputs that are under way are let come to their end."""
 LAST_WORDS = 3_000
 """Characters of what a process printed that ended without a result."""
 
+Tell = Callable[[Share, Sequence[Tally]], None]
 
-@dataclass(frozen=True)
-class Share:
-    """The `number`-th of so many parts."""
 
-    number: int
-    of: int
+def in_processes(given: argparse.Namespace, tell: Tell) -> list[Tally]:
+    """All shares at once. Tells of each as it ends; SIGINT and SIGTERM end them all."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(_play(given, Path(folder), tell))
 
-    @classmethod
-    def parse(cls, text: str) -> Share:
-        number, _, of = text.partition("/")
-        try:
-            share = cls(int(number), int(of))
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no share; write 3/32 for the third of 32 parts") from None
-        if not 1 <= share.number <= share.of:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is no share; the parts are 1/{share.of} to {share.of}/{share.of}"
-            )
-        return share
 
-    def part(self, seeds: range) -> range:
-        return seeds[len(seeds) * (self.number - 1) // self.of : len(seeds) * self.number // self.of]
+async def _play(given: argparse.Namespace, folder: Path, tell: Tell) -> list[Tally]:
+    began = time.monotonic()
+    shares = [Share(number, given.processes) for number in range(1, given.processes + 1)]
+    parts = [await _Part.start(given, share, folder) for share in shares]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, _end, parts)
+    running = {asyncio.create_task(part.ended()) for part in parts}
+    try:
+        while running:
+            ended, running = await asyncio.wait(running, timeout=PROGRESS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            for part in (task.result() for task in ended):
+                print(part.last_words(), end="")
+                tell(part.share, part.tallies())
+            print(f"{len(running)} processes run, {_so_far(parts)}, {time.monotonic() - began:.0f} s", flush=True)
+    finally:
+        for part in parts:
+            part.kill()
+    return summed(tally for part in parts for tally in part.tallies())
 
-    def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
+
+def _so_far(parts: Sequence[_Part]) -> str:
+    whole = total(tally for part in parts for tally in part.tallies())
+    return f"{whole.executions:,} of {whole.planned:,} inputs, {whole.harms.total()} harms"
+
+
+def _end(parts: Sequence[_Part]) -> None:
+    for part in parts:
+        part.ask_to_end()
+        asyncio.get_running_loop().call_later(END_SECONDS, part.kill)
 
 
 @dataclass
-class Tally:
-    """What came of a target's inputs."""
-
-    name: str
-    executions: int = 0
-    harms: Counter[str] = field(default_factory=Counter)
-    seen: Counter[str] = field(default_factory=Counter)
-
-    @classmethod
-    def of_json(cls, value: dict[str, Any]) -> Tally:
-        return cls(value["name"], value["executions"], Counter(value["harms"]), Counter(value["seen"]))
-
-    def as_json(self) -> dict[str, Any]:
-        return {"name": self.name, "executions": self.executions, "harms": self.harms, "seen": self.seen}
-
-    def add(self, other: Tally) -> None:
-        self.executions += other.executions
-        self.harms += other.harms
-        self.seen += other.seen
-
-    def text(self) -> str:
-        lines = [f"{self.name:9} {self.executions:10,} inputs in all, {self.harms.total()} harms"]
-        lines += [f"    {number:9,} {result}" for result, number in sorted(self.seen.items())]
-        lines += [f"  HARM {number} x {harm}" for harm, number in self.harms.most_common(MAX_SHOWN)]
-        return "\n".join(lines)
-
-
 class _Part:
     """A process with its share of the inputs."""
 
-    def __init__(self, given: argparse.Namespace, share: Share, folder: Path) -> None:
-        self.share = share
-        self._log = folder / f"{share.number}.log"
-        self._tallies = folder / f"{share.number}.json"
+    share: Share
+    _planned: dict[str, range]
+    _process: asyncio.subprocess.Process
+    _log: Path
+    _record: Record
+    _asked: bool = False
+
+    @classmethod
+    async def start(cls, given: argparse.Namespace, share: Share, folder: Path) -> _Part:
+        """In a session of its own: a terminal's Ctrl-C is for us."""
+        log, record = folder / f"{share.number}.log", Record(folder / f"{share.number}.json")
         command = [
             sys.executable, "-m", "bench.attack", "--executions", str(given.executions), "--seed", str(given.seed),
-            "--share", str(share), "--failures", str(given.failures), "--tallies", str(self._tallies),
+            "--share", str(share), "--failures", str(given.failures), "--record", str(record.path),
             "--targets", *given.targets,
         ]  # fmt: skip
-        with self._log.open("w") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        with log.open("w") as file:
+            process = await asyncio.create_subprocess_exec(*command, stdout=file, stderr=file, start_new_session=True)
+        return cls(share, share.planned(given.targets, given.executions, given.seed), process, log, record)
+
+    async def ended(self) -> _Part:
+        await self._process.wait()
+        return self
+
+    def ask_to_end(self) -> None:
+        if self._process.returncode is None:
+            self._asked = True
+            self._process.terminate()
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
 
     def tallies(self) -> list[Tally]:
-        """Of a process that has ended. One that was ended before it could tell is a harm of its own."""
-        if self._tallies.exists():
-            return [Tally.of_json(value) for value in json.loads(self._tallies.read_text())]
-        print(self._log.read_text(errors="replace")[-LAST_WORDS:])
-        return [Tally("process", 0, Counter({f"{self.share} ended with {self.process.returncode}": 1}))]
+        """So far, of all its targets. A process that ended unasked before it was done is a harm of its own."""
+        known = {tally.name: tally for tally in self._record.read()[0]}
+        tallies = [known.get(name) or Tally(name, len(seeds)) for name, seeds in self._planned.items()]
+        if self._failed():
+            harm = f"{self.share} ended with {self._process.returncode}"
+            tallies.append(Tally("process", harms=Counter({harm: 1})))
+        return tallies
 
+    def last_words(self) -> str:
+        """Of a process that failed."""
+        return self._log.read_text(errors="replace")[-LAST_WORDS:] if self._failed() else ""
 
-def in_processes(given: argparse.Namespace) -> list[Tally]:
-    """All parts at once; prints a line as each ends."""
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        shares = [Share(number, given.processes) for number in range(1, given.processes + 1)]
-        parts = [_Part(given, share, Path(folder)) for share in shares]
-        try:
-            return _sum(parts, began)
-        finally:
-            for part in parts:
-                part.process.kill()
-                part.process.wait()
-
-
-def _sum(parts: list[_Part], began: float) -> list[Tally]:
-    summed: dict[str, Tally] = {}
-    for part in parts:
-        part.process.wait()
-        for tally in part.tallies():
-            summed.setdefault(tally.name, Tally(tally.name)).add(tally)
-        executions = sum(tally.executions for tally in summed.values())
-        harms = sum(tally.harms.total() for tally in summed.values())
-        print(
-            f"{part.share}: {executions:,} inputs so far, {harms} harms, {time.monotonic() - began:.0f} s", flush=True
-        )
-    return list(summed.values())
+    def _failed(self) -> bool:
+        return self._process.returncode is not None and not self._asked and not self._record.read()[1]

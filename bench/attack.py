@@ -6,7 +6,8 @@ them, and ends with 1 when anything crashed, hung, grew or harmed the innocent j
 
 `--processes 32` shares the same inputs among that many processes, each with an innocent of its own, and sums up.
 `--share 3/32` executes the third of 32 parts of what `--executions` and `--seed` name, as on several machines. Neither
-needs a network; where there is no redis-server, the target redis is left out.
+needs a network; where there is no redis-server, the target redis is left out. `--json FILE` takes a line of each share,
+as it ends, and with `--processes` one of all. Ctrl-C and SIGTERM end it with what was done so far, and with 3.
 """
 
 from __future__ import annotations
@@ -15,15 +16,21 @@ import argparse
 import asyncio
 import faulthandler
 import json
+import os
 import shutil
+import signal
 import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
-from bench._attack_parts import Share, Tally, in_processes
+from bench._attack_parts import in_processes
+from bench._attack_share import Share
+from bench._attack_tally import Record, Tally, json_line, total
 from megatronapp.core.logging import configure
 from tests.attack.session import HANG_SECONDS, Target, attack, resident_bytes
 from tests.attack.targets import PROGRAMS, TARGETS
@@ -38,6 +45,8 @@ MAX_GROWTH_BYTES = 1 << 30
 """A target that has taken more is ended at once."""
 MAX_HARMS = 1_000
 """So is one that was harmed so often."""
+ENDED_EARLY = 3
+"""What it ends with when it was ended before all inputs were executed, and no harm was seen until then."""
 WARM_UP = 1_000
 """Inputs after which memory is measured for the first time: caches and buffers are filled by then."""
 
@@ -45,29 +54,36 @@ WARM_UP = 1_000
 class Run:
     """One target's inputs, and what was seen."""
 
-    def __init__(self, name: str, failures: Path) -> None:
+    def __init__(self, name: str, seeds: Sequence[int], failures: Path) -> None:
         self.name = name
+        self.seeds = seeds
         self.failures = failures
         self.harms: Counter[str] = Counter()
-        self.seen: Counter[str] = Counter()
+        self.seen: dict[str, int] = {}
         """What came of the inputs."""
         self.executions = 0
         self._began = self._reported = time.monotonic()
         self._warm_bytes = 0
 
-    async def attack(self, seeds: range | list[int]) -> bool:
-        """Whether nothing was harmed."""
+    async def attack(self, ended: Callable[[], bool] = lambda: False, told: Callable[[], None] = lambda: None) -> bool:
+        """Until `ended`; calls `told` as often as it reports. Whether nothing was harmed."""
         make, _ = TARGETS[self.name]
-        target = make()
+        target, seeds = make(), self.seeds
+        self.seen = getattr(target, "seen", self.seen)
+        self._began = self._reported = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             _watch()
             await target.start(Path(folder))
             try:
                 for first in range(0, len(seeds), target.at_once):
+                    if ended():
+                        break
                     batch = seeds[first : first + target.at_once]
                     _watch()
                     await asyncio.gather(*(self._execute(target, seed) for seed in batch))
                     await self._inspect(target, len(batch))
+                    if self._reports():
+                        told()
                     if self._ends():
                         break
             finally:
@@ -75,11 +91,10 @@ class Run:
                 await target.stop()
                 faulthandler.cancel_dump_traceback_later()
         self._report()
-        self.seen += getattr(target, "seen", Counter())
         return not self.harms
 
     def tally(self) -> Tally:
-        return Tally(self.name, self.executions, self.harms, self.seen)
+        return Tally(self.name, len(self.seeds), self.executions, self.harms, Counter(self.seen))
 
     async def _execute(self, target: Target, seed: int) -> None:
         try:
@@ -97,8 +112,11 @@ class Run:
                 self._harmed(-1, f"the innocent: {type(error).__name__}: {error}")
         if before < WARM_UP <= self.executions:
             self._warm_bytes = resident_bytes()
-        if time.monotonic() - self._reported > PROGRESS_SECONDS:
+
+    def _reports(self) -> bool:
+        if due := time.monotonic() - self._reported > PROGRESS_SECONDS:
             self._report()
+        return due
 
     def _harmed(self, seed: int, harm: str) -> None:
         self.harms[harm[:200]] += 1
@@ -138,21 +156,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--targets", nargs="*", choices=list(TARGETS), help="default: all that can be had here")
     parser.add_argument("--share", type=Share.parse, default=Share(1, 1), metavar="I/N")
     parser.add_argument("--processes", type=int, default=1, metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="lines are appended to it")
     parser.add_argument("--failures", type=Path, default=Path("attack-failures.jsonl"))
     parser.add_argument("--replay", type=Path, help="a file of failures")
-    parser.add_argument("--tallies", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.processes > 1 and (given.replay or given.share.of > 1):
         parser.error("--processes makes shares of its own: leave out --share and --replay")
     given.targets = given.targets or _targets_here()
-    if not given.replay and not given.tallies:
+    if not given.replay and not given.record:
         print(f"seed {given.seed}", flush=True)
-    tallies = in_processes(given) if given.processes > 1 else _here(given)
-    if given.tallies:
-        given.tallies.write_text(json.dumps([tally.as_json() for tally in tallies]))
+    began = time.monotonic()
+
+    def tell(share: Share, tallies: Sequence[Tally]) -> None:
+        if given.json:
+            with given.json.open("a") as file:
+                print(json_line(str(share), given.seed, time.monotonic() - began, tallies), file=file)
+
+    tallies = in_processes(given, tell) if given.processes > 1 else _here(given)
+    tell(given.share, tallies)
+    return _concluded(tallies, time.monotonic() - began)
+
+
+def _concluded(tallies: Sequence[Tally], seconds: float) -> int:
+    """What the process ends with."""
     for tally in tallies:
         print(tally.text())
-    return 1 if any(tally.harms for tally in tallies) else 0
+    whole = total(tallies)
+    print(f"{whole.executions:,} of {whole.planned:,} inputs, {whole.harms.total()} harms, {seconds:.0f} s")
+    if whole.harms:
+        return 1
+    return 0 if whole.executions == whole.planned else ENDED_EARLY
 
 
 def _targets_here() -> list[str]:
@@ -166,24 +200,44 @@ def _targets_here() -> list[str]:
 def _here(given: argparse.Namespace) -> list[Tally]:
     configure("critical")
     warnings.simplefilter("ignore")
+    plan: Mapping[str, Sequence[int]] = given.share.planned(given.targets, given.executions, given.seed)
+    failures = given.failures
     if given.replay:
         plan, failures = _replayed(given.replay), given.replay.with_suffix(".again.jsonl")
-    else:
-        plan, failures = _planned(given.targets, given.executions, given.seed, given.share), given.failures
-    runs = [(Run(name, failures), seeds) for name, seeds in plan.items()]
-    for run, seeds in runs:
-        asyncio.run(run.attack(seeds))
-    return [run.tally() for run, _ in runs]
+    runs = [Run(name, seeds, failures) for name, seeds in plan.items()]
+
+    def record(done: bool = False) -> None:
+        if given.record:
+            Record(given.record).write([run.tally() for run in runs], done=done)
+
+    parent = os.getppid()
+    with _asked_to_end() as asked:
+
+        def ended() -> bool:
+            """Also with the process whose share it is."""
+            return asked.is_set() or (given.record is not None and os.getppid() != parent)
+
+        for run in runs:
+            if not ended():
+                asyncio.run(run.attack(ended, record))
+        record(done=not ended())
+    return [run.tally() for run in runs]
 
 
-def _planned(names: list[str], executions: int, seed: int, share: Share) -> dict[str, range | list[int]]:
-    """Each target's part of the inputs."""
-    whole = sum(TARGETS[name][1] for name in names)
-    first = seed * 10**9
-    return {name: share.part(range(first, first + round(executions * TARGETS[name][1] / whole))) for name in names}
+@contextmanager
+def _asked_to_end() -> Iterator[Event]:
+    """Set by SIGINT and SIGTERM."""
+    asked = Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: asked.set()) for number in numbers}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _replayed(file: Path) -> dict[str, range | list[int]]:
+def _replayed(file: Path) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for line in file.read_text().splitlines():
         failure = json.loads(line)

@@ -43,7 +43,7 @@ class Redis:
 
     async def start(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._server = RedisServer(free_port(), folder)
+        self._server = RedisServer(free_port(), folder, detached=True)
         self._server.start()
         self._evil = redis_asyncio.Redis.from_url(self._server.url)
         self._bus = RedisBus(self._server.url)

@@ -221,9 +221,9 @@ def test_the_long_form_ends_a_target_that_takes_memory_or_only_harms(
     monkeypatch.setattr(attack_bench, "resident_bytes", lambda: next(taken))
     monkeypatch.setattr(attack_bench, "WARM_UP", 1)
     monkeypatch.setitem(TARGETS, "endless", (Endless, 1.0))
-    run = attack_bench.Run("endless", tmp_path / "failures.jsonl")
+    run = attack_bench.Run("endless", range(10**6), tmp_path / "failures.jsonl")
 
-    assert not asyncio.run(run.attack(range(10**6)))
+    assert not asyncio.run(run.attack())
 
     assert run.executions <= (4 if grows else attack_bench.MAX_HARMS)
 
@@ -232,9 +232,9 @@ def test_the_long_form_waits_for_each_input_and_for_start_and_end_alone_however_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     armed: list[float] = []
-    monkeypatch.setattr(attack_bench.faulthandler, "dump_traceback_later", lambda seconds, **_: armed.append(seconds))
+    monkeypatch.setattr("faulthandler.dump_traceback_later", lambda seconds, **_: armed.append(seconds))
     monkeypatch.setitem(TARGETS, "endless", (Endless, 1.0))
 
-    asyncio.run(attack_bench.Run("endless", tmp_path / "failures.jsonl").attack(range(3)))
+    asyncio.run(attack_bench.Run("endless", range(3), tmp_path / "failures.jsonl").attack())
 
     assert armed == [attack_bench.WATCHDOG_SECONDS] * (1 + 3 + 1)

@@ -13,6 +13,8 @@ class RedisServer:
     port: int
     folder: Path
     persistent: bool = False
+    detached: bool = False
+    """In a session of its own, so that a signal to our group is not its end."""
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -24,6 +26,7 @@ class RedisServer:
         self.process = subprocess.Popen(
             ["redis-server", "--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), *keep],
             stdout=subprocess.DEVNULL,
+            start_new_session=self.detached,
         )
         client = redis.Redis(port=self.port)
         for _ in range(200):
