@@ -85,6 +85,16 @@ class ReceiveHandle:
             self._forget(self._handle.id)
 
 
+def hand_over(engine: rdma.Engine) -> None:
+    """Return when the GPU has been given all that was sent. Raises what went wrong with a message, or with a peer.
+
+    What follows may keep this thread in the driver until a collective ends (`.item()`, the first use of a kernel), and
+    the engine's with it: were a send held back by then, its receiver would never come to the collective.
+    """
+    while not engine.flush():
+        engine.check()
+
+
 class NativeTransport:
     """Over an engine that is connected with the neighbours."""
 
@@ -106,6 +116,7 @@ class NativeTransport:
 
     def end(self) -> None:
         self._late.wait()
+        hand_over(self.engine)
         while self._receives:
             self._receives.popitem()[1].wait()
         self._take_ended()

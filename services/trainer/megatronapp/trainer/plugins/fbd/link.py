@@ -23,7 +23,7 @@ from megatronapp.core.errors import TrainingError
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
-from megatronapp.trainer.pipeline.native import ReceiveHandle, connected_engine, rdma_module
+from megatronapp.trainer.pipeline.native import ReceiveHandle, connected_engine, hand_over, rdma_module
 from megatronapp.trainer.plugins.fbd.pending import LONG_SECONDS, Kind, Pending, wait
 from megatronapp.trainer.plugins.fbd.roles import Place, Role, Roles
 
@@ -109,6 +109,10 @@ class Link:
             self._guarded(ReceiveHandle(pending.handle, self._engine, lambda _: None).wait)
         else:
             self._guarded(self._wait, pending)
+
+    def hand_over(self) -> None:
+        """Until the GPU has been given all that was sent: this thread may then stay in the driver for long."""
+        self._guarded(hand_over, self._engine)
 
     def check(self) -> None:
         """Before anything that was received is used for good."""

@@ -284,6 +284,7 @@ class BackwardPlugin(FbdPlugin):
         recompute = RecomputeSchedule(function, self._messages(), self._inputs, self._beside, self._wgrad)
 
         def run(**kwargs: Any) -> Any:
+            self._link.hand_over()  # the weights: who does not have them sends no inputs
             losses = recompute(**kwargs)
             self._link.check()
             return losses
