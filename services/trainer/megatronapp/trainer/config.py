@@ -94,8 +94,10 @@ class ModelConfig:
     window_size: tuple[int, ...] = flag(
         (), "tokens before and after its own that a token sees: LEFT 0 (or LEFT,0), LEFT -1: all before", FORWARD
     )
-    window_attn_skip_freq: int | None = flag(
-        None, "every so many layers one sees all tokens in spite of --window-size", FORWARD
+    window_attn_skip_freq: tuple[int, ...] = flag(
+        (),
+        "every so many layers one sees all tokens in spite of --window-size; or of each layer, 1: its window, 0: all",
+        FORWARD,
     )
     fusions: tuple[str, ...] = flag(
         (),

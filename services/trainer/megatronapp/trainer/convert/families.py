@@ -15,9 +15,9 @@ from megatronapp.trainer.convert.t5 import T5
 
 FAMILIES: Sequence[Family] = (
     LlamaLike("llama", "LlamaForCausalLM"),
-    LlamaLike("mistral", "MistralForCausalLM", has_window=True),
-    LlamaLike("qwen2", "Qwen2ForCausalLM", bias="qkv", has_window=True),
-    LlamaLike("qwen3", "Qwen3ForCausalLM", qk_norm=True, has_window=True),
+    LlamaLike("mistral", "MistralForCausalLM", windows="all layers"),
+    LlamaLike("qwen2", "Qwen2ForCausalLM", bias="qkv", windows="by layer"),
+    LlamaLike("qwen3", "Qwen3ForCausalLM", qk_norm=True, windows="by layer"),
     Gpt2(),
     MegatronBert(),
     T5("t5", "T5ForConditionalGeneration", tied_by_default=True),
