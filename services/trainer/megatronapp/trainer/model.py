@@ -18,8 +18,9 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_te_version, is_te_min_version
 
 from megatronapp.core.errors import UsageError
-from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig, TrainingConfig
+from megatronapp.trainer.config import ParallelConfig, TrainerConfig, TrainingConfig
 from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models import family_of, fusions
 from megatronapp.trainer.models.offloading import offload_layers
 from megatronapp.trainer.models.protocol import ChunkPlace

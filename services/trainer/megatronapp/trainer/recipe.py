@@ -18,10 +18,11 @@ from typing import Any
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import values
-from megatronapp.trainer.config import SECTIONS, ModelConfig, TrainerConfig
+from megatronapp.trainer.config import SECTIONS, TrainerConfig
 from megatronapp.trainer.config_fields import EFFECT, Effect
 from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models.sizes import decoder_layers, ffn_hidden_size
 
 SCHEMA = 8

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megatronapp.core.errors import DataError, UsageError
-from megatronapp.trainer.config import ModelConfig
 from megatronapp.trainer.convert.family import Family
 from megatronapp.trainer.convert.fields import Fields
 from megatronapp.trainer.convert.gpt2 import Gpt2
 from megatronapp.trainer.convert.llama import LlamaLike
 from megatronapp.trainer.convert.megatron_bert import MegatronBert
 from megatronapp.trainer.convert.t5 import T5
+from megatronapp.trainer.model_config import ModelConfig
 
 FAMILIES: Sequence[Family] = (
     LlamaLike("llama", "LlamaForCausalLM"),

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from megatronapp.core.errors import DataError
-from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.convert import windows
 from megatronapp.trainer.convert.family import LAYERS, Sizes, Weight, gated, plain, qkv
 from megatronapp.trainer.convert.fields import Fields
 from megatronapp.trainer.convert.windows import Windows
+from megatronapp.trainer.model_config import ModelConfig
 
 SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Of Llama 3, as megatron-core has them; only the factor is free."""

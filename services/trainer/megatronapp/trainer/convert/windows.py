@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from megatronapp.core.errors import DataError
-from megatronapp.trainer.config import ModelConfig
 from megatronapp.trainer.convert.fields import Fields
+from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models.attention_choice import has_window, windowed_layers
 
 Windows = Literal["none", "all layers", "by layer"]

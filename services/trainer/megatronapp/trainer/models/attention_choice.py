@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from megatronapp.core.errors import UsageError
-from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.config import TrainerConfig
+from megatronapp.trainer.model_config import ModelConfig
 
 
 def has_own_attention(config: TrainerConfig) -> bool:
