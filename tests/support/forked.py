@@ -55,7 +55,7 @@ def run_forked(
     does, returns None. Raises RankFailedError.
     """
     with Ranks(world_size, environment) as ranks:
-        return ranks.call(target, *args, timeout=timeout, may_die=may_die)
+        return ranks.call(target, *args, timeout=timeout, may_die=may_die, is_last=True)
 
 
 class Ranks:
@@ -78,9 +78,14 @@ class Ranks:
         self.close()
 
     def call(
-        self, target: Callable[..., T], *args: Any, timeout: float = 90.0, may_die: Collection[int] = ()
+        self,
+        target: Callable[..., T],
+        *args: Any,
+        timeout: float = 90.0,
+        may_die: Collection[int] = (),
+        is_last: bool = False,
     ) -> list[T]:
-        """As `run_forked`."""
+        """As `run_forked`. Behind the last call each rank ends with its answer, which others may wait for."""
         try:
             if not self._processes:
                 self._start()
@@ -89,6 +94,8 @@ class Ranks:
             for calls in self._calls:
                 with suppress(BrokenPipeError):  # a death, which the answers tell
                     calls.send((port, target, args))
+                if is_last:
+                    calls.close()
             return _collect(self._processes, self._answers, deadline, may_die)
         except BaseException:
             self.close()

@@ -32,6 +32,7 @@ LLAMA: Mapping[str, Any] = {
     "rms_norm_eps": 1e-5,
     "torch_dtype": "float32",
 }
+WINDOW: Mapping[str, Any] = {"use_sliding_window": True, "sliding_window": 16}
 GPT2: Mapping[str, Any] = {
     "model_type": "gpt2",
     "n_embd": 16,
@@ -70,9 +71,12 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "llama": LLAMA,
     "llama-tied": {**LLAMA, "tie_word_embeddings": True},
     "llama-biased": {**LLAMA, "attention_bias": True, "mlp_bias": True},
-    "mistral": {**LLAMA, "model_type": "mistral", "sliding_window": 16},
+    "mistral": {**LLAMA, "model_type": "mistral", "sliding_window": None},
+    "mistral-window": {**LLAMA, "model_type": "mistral", "sliding_window": 16},
     "qwen2": {**LLAMA, "model_type": "qwen2"},
+    "qwen2-window": {**LLAMA, "model_type": "qwen2", **WINDOW, "max_window_layers": 1},
     "qwen3": {**LLAMA, "model_type": "qwen3", "head_dim": 8},
+    "qwen3-window": {**LLAMA, "model_type": "qwen3", **WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
     "gpt2": GPT2,
     "gpt2-untied": {**GPT2, "tie_word_embeddings": False, "n_inner": 24},
     "megatron-bert": BERT,

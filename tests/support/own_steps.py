@@ -5,17 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
-from megatronapp.trainer import GPTTrainStep, StepSettings
+from megatronapp.trainer import BertTrainStep, GPTTrainStep, StepSettings, T5TrainStep
 
 
 class Same(GPTTrainStep):
     """The built-in loss, written out."""
 
     def loss_func(self, batch: Any, output: Any) -> Any:
-        losses, mask = output.float(), batch["loss_mask"].float()
-        total, tokens = torch.sum(losses * mask), mask.sum()
-        return total, tokens.to(torch.int), torch.stack([total.detach(), tokens])[None]
+        return _of_words(batch, output)
+
+
+class SameT5(T5TrainStep):
+    """As Same."""
+
+    def loss_func(self, batch: Any, output: Any) -> Any:
+        return _of_words(batch, output)
+
+
+class SameBert(BertTrainStep):
+    """As Same, with the order of sentences."""
+
+    def loss_func(self, batch: Any, output: Any) -> Any:
+        words, order = output
+        total, tokens, logged = _of_words(batch, words)
+        wrong = F.cross_entropy(order.view(-1, 2).float(), batch["is_random"], reduction="sum")
+        rows = batch["is_random"].numel()
+        of_order = torch.stack([wrong.detach(), torch.full_like(wrong, rows).detach()])
+        return total + wrong / rows * tokens, tokens, torch.cat([logged, of_order[None]])
+
+
+def _of_words(batch: Any, output: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    losses, mask = output.float(), batch["loss_mask"].float()
+    total, tokens = torch.sum(losses * mask), mask.sum()
+    return total, tokens.to(torch.int), torch.stack([total.detach(), tokens])[None]
 
 
 class Scaled(GPTTrainStep):

@@ -59,6 +59,7 @@ def test_computed_plainly_it_is_megatron_cores_attention() -> None:
         pytest.param(ALIBI, 2, "--pipeline-model-parallel-size 2", marks=slower),
         (WINDOW, 2, CONTEXT),
         pytest.param(WINDOW, 2, TENSOR, marks=slower),
+        pytest.param(f"{WINDOW} --window-attn-skip-freq 0 1 1 0", 2, "--pipeline-model-parallel-size 2", marks=slower),
         (ONE_GROUP, 2, TENSOR),
         pytest.param(ONE_GROUP, 2, f"{TENSOR} --sequence-parallel {FLASH}", marks=slower),
         pytest.param(f"{ONE_GROUP} {ALIBI}", 4, "--tensor-model-parallel-size 4", marks=slower),

@@ -82,6 +82,13 @@ def test_layout_has_the_losses_of_one_process(family: str, world_size: int, layo
     assert found[-1] < found[0]
 
 
+@pytest.mark.parametrize(("family", "step"), [("bert", "SameBert"), pytest.param("t5", "SameT5", marks=slower)])
+def test_a_step_of_ones_own_with_the_built_in_loss_is_equal_bit_by_bit(family: str, step: str, data: str) -> None:
+    steps = f"--train-iters {FEW}"
+
+    assert losses(family, data, f"{steps} --train-step tests.support.own_steps:{step}") == single(family, data, steps)
+
+
 @pytest.mark.parametrize(("family", "layout"), [("bert", PP2), ("t5", TP2)])
 def test_two_ranks_begin_as_one_does(family: str, layout: str, data: str) -> None:
     steps = f"--train-iters {FEW}"

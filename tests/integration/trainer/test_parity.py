@@ -22,6 +22,7 @@ LLAMA = (
 )
 SHARDED = "--use-distributed-optimizer"
 OF_T5 = "--geglu --openai-gelu --normalization RMSNorm --disable-bias-linear"
+WHOLE = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel"
 MIXTURE = "--num-experts 4 --moe-router-topk 2 --disable-bias-linear"
 
 
@@ -55,6 +56,7 @@ def single(flags: str = "") -> list[float]:
             marks=slower,
         ),
         (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
+        pytest.param(4, WHOLE, marks=slower),
         pytest.param(3, "--pipeline-model-parallel-size 3 --decoder-first-pipeline-num-layers 2", marks=slower),
         (2, "--pipeline-model-parallel-size 2 --decoder-last-pipeline-num-layers 1"),
     ],
@@ -81,8 +83,12 @@ def test_stages_of_other_sizes_with_virtual_stages_have_the_losses_of_one_proces
 @pytest.mark.parametrize(
     ("world_size", "layout"),
     [
+        pytest.param(2, "--tensor-model-parallel-size 2", marks=slower),
         pytest.param(2, "--tensor-model-parallel-size 2 --sequence-parallel", marks=slower),
+        pytest.param(2, "--pipeline-model-parallel-size 2", marks=slower),
         pytest.param(2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1", marks=slower),
+        pytest.param(2, SHARDED, marks=slower),
+        pytest.param(4, WHOLE, marks=slower),
     ],
 )
 def test_gated_untied_rotary_model_is_the_same_in_every_layout(world_size: int, layout: str) -> None:

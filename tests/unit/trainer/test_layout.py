@@ -138,6 +138,9 @@ def test_first_and_last_stage_may_have_other_numbers_of_layers() -> None:
         (1, "--window-size -2 0", "--window-size -2 0: give the tokens before"),
         (1, "--reset-attention-mask --transformer-impl transformer_engine", "needs --transformer-impl local"),
         (1, "--window-attn-skip-freq 2", "give that too"),
+        (1, "--window-size 4 0 --window-attn-skip-freq 0", "--window-attn-skip-freq 0: give one number from 1, or"),
+        (1, "--window-size 4 0 --window-attn-skip-freq 1 0", "1 0: give one number from 1, or 0 or 1 for each of 8"),
+        (1, "--num-layers 2 --window-size 4 0 --window-attn-skip-freq 1 2", "1 2: give one number from 1"),
         (1, "--softmax-scale 0", "leaves nothing of the scores"),
         (
             4,

@@ -216,6 +216,19 @@ def test_a_flag_that_is_younger_than_the_recipe_had_its_default() -> None:
     )
 
 
+@pytest.mark.parametrize(("saved", "now"), [(2, "2"), (None, "")])
+def test_a_flag_that_took_one_value_before_it_took_several_is_the_same(saved: int | None, now: str) -> None:
+    window = "--window-size 4 0"
+    document = json.loads(recipe_of(window).to_json())
+    document["settings"]["forward"]["window_attn_skip_freq"] = saved
+
+    older = RunRecipe.from_json(json.dumps({**document, "schema": 7}))
+
+    of_now = recipe_of(f"{window} --window-attn-skip-freq {now}" if now else window)
+    assert older.differences(of_now, Effect.FORWARD) == []
+    assert older.to_config() == of_now.to_config()
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 1, "settings": {}, "tokenizer": {}, "versions": {}}'])
 def test_what_is_no_recipe_is_refused(text: str) -> None:
     with pytest.raises(DataError, match="no recipe of a run"):
@@ -303,6 +316,26 @@ LAYOUT_OF_SCHEMA = {
         },
     },
     7: {
+        "recipe": {"schema", "settings", "tokenizer", "versions", "plugins"},
+        "settings": {"forward", "training", "operation"},
+        "tokenizer": {"class", "vocab_size", "sha256", "special_tokens"},
+        "plugins": {"flags", "changes"},
+        "forward": {
+            "model_type", "bert_no_binary_head", "decoder_num_layers", "vocab_extra_ids",
+            "num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "kv_channels",
+            "group_query_attention", "num_query_groups", "position_embedding_type", "max_position_embeddings",
+            "softmax_scale", "relative_attention_num_buckets", "relative_attention_max_distance",
+            "rotary_base", "rotary_percent", "use_rope_scaling", "rope_scaling_factor", "openai_gelu",
+            "padded_vocab_size", "window_size", "window_attn_skip_freq",
+            "normalization", "norm_epsilon", "swiglu", "geglu", "squared_relu", "disable_bias_linear",
+            "add_qkv_bias", "qk_layernorm", "untie_embeddings_and_output_weights", "make_vocab_size_divisible_by",
+            "attention_dropout", "hidden_dropout", "transformer_impl", "num_experts", "moe_router_topk",
+            "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size",
+            "moe_router_load_balancing_type", "bf16", "fp16",
+            "tokenizer_type", "vocab_size",
+        },
+    },
+    8: {
         "recipe": {"schema", "settings", "tokenizer", "versions", "plugins"},
         "settings": {"forward", "training", "operation"},
         "tokenizer": {"class", "vocab_size", "sha256", "special_tokens"},

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from megatronapp.core.errors import UsageError
 from megatronapp.core.trace.values import ParallelSizes
 from megatronapp.trainer.batch_ramp import BatchRamp
-from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
+from megatronapp.trainer.config import ParallelConfig, TrainerConfig
+from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models.attention_choice import check_attention
 from megatronapp.trainer.models.fusions import check_fusions
 from megatronapp.trainer.models.limits import check_family

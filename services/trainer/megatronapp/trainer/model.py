@@ -18,8 +18,9 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_te_version, is_te_min_version
 
 from megatronapp.core.errors import UsageError
-from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig, TrainingConfig
+from megatronapp.trainer.config import ParallelConfig, TrainerConfig, TrainingConfig
 from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models import family_of, fusions
 from megatronapp.trainer.models.offloading import offload_layers
 from megatronapp.trainer.models.protocol import ChunkPlace
@@ -60,7 +61,7 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
             fp16=training.fp16,
             attention_backend=AttnBackend[model.attention_backend],
             window_size=model.window_size or None,
-            window_attn_skip_freq=model.window_attn_skip_freq,
+            window_attn_skip_freq=_window_frequency(model),
             calculate_per_token_loss=training.calculate_per_token_loss,
             recompute_granularity=training.recompute_granularity,
             recompute_method=training.recompute_method,
@@ -74,6 +75,12 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
         )
     except (ValueError, AssertionError) as error:
         raise UsageError(f"megatron-core refuses these flags: {error}") from error
+
+
+def _window_frequency(model: ModelConfig) -> int | list[int] | None:
+    """As megatron-core has it."""
+    frequency = model.window_attn_skip_freq
+    return list(frequency) if len(frequency) > 1 else frequency[0] if frequency else None
 
 
 def _fp8_options(training: TrainingConfig) -> dict[str, Any]:

@@ -18,13 +18,14 @@ from typing import Any
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import values
-from megatronapp.trainer.config import SECTIONS, ModelConfig, TrainerConfig
+from megatronapp.trainer.config import SECTIONS, TrainerConfig
 from megatronapp.trainer.config_fields import EFFECT, Effect
 from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models.sizes import decoder_layers, ffn_hidden_size
 
-SCHEMA = 7
+SCHEMA = 8
 """Goes up with every new flag of effect FORWARD too: an older version then refuses what it can't compare."""
 FIELDS: dict[str, dataclasses.Field[Any]] = {
     each.name: each for section in SECTIONS.values() for each in dataclasses.fields(section)
@@ -144,7 +145,7 @@ class RunRecipe:
             saved = {name: value for group in document["settings"].values() for name, value in group.items()}
             defaults = {n: f.default for n, f in FIELDS.items() if f.default is not dataclasses.MISSING}
             recipe = cls(
-                settings={**defaults, **saved},
+                settings={**defaults, **{name: _as_now(name, value) for name, value in saved.items()}},
                 tokenizer=document["tokenizer"],
                 versions=document["versions"],
                 plugins=_plugins(document.get("plugins")),
@@ -303,6 +304,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _as_now(name: str, value: Any) -> Any:
+    """A flag that takes several values now took one, or none, in an older recipe."""
+    takes_several = name in FIELDS and isinstance(FIELDS[name].default, tuple)
+    if not takes_several or isinstance(value, list):
+        return value
+    return [] if value is None else [value]
 
 
 def _of_field(value: Any) -> Any:

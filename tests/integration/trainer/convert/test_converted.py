@@ -29,13 +29,18 @@ RUN = (
     "--num-workers 0 --log-interval 1 --eval-iters 0 --lr-decay-style constant"
 )
 ROWS = 34
+NAMES = ["llama", "llama-tied", "llama-biased", "mistral", "mistral-window", "qwen2", "qwen2-window", "qwen3", "gpt2"]
+SHORTER = {"sliding_window": 4}
+"""Than the sequences."""
 WITHOUT_DROPOUT = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0, "dropout_rate": 0.0}
+OF_T5 = "--tensor-model-parallel-size 2 --use-distributed-optimizer"
 TWO_BY_TWO = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
 
 
 def checkpoint(folder: Path, name: str) -> Path:
     """Of rows that two ranks share evenly, and without dropout, which no two layouts draw alike."""
-    config = {**CONFIGS[name], "vocab_size": ROWS, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
+    window = SHORTER if name.endswith("-window") else {}
+    config = {**CONFIGS[name], **window, "vocab_size": ROWS, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
     source = write_model(folder / "model", config)
     hf_to_core.convert(Options(source=source, target=folder / "core"))
     return folder / "core"
@@ -53,7 +58,7 @@ def events(flags: str) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", some(["llama", "qwen2", "qwen3", "gpt2"], lambda name: name == "qwen2"))
+@pytest.mark.parametrize("name", some(NAMES, lambda name: name == "qwen2-window"))
 def test_a_converted_model_trains_alike_on_two_by_two_ranks_and_on_one(name: str, tmp_path: Path) -> None:
     core = checkpoint(tmp_path, name)
 
@@ -84,7 +89,7 @@ def masked_words(folder: Path, name: str) -> tuple[Path, str]:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "layout", "ranks"),
-    [("megatron-bert", TWO_BY_TWO, 4), ("t5", "--tensor-model-parallel-size 2 --use-distributed-optimizer", 4)],
+    [("megatron-bert", TWO_BY_TWO, 4), ("t5", OF_T5, 4), ("mt5", OF_T5, 4)],
 )
 def test_a_converted_model_of_masked_words_trains_alike_on_four_ranks_and_on_one(
     name: str, layout: str, ranks: int, tmp_path: Path

@@ -55,6 +55,9 @@ T5 = {
     "feed_forward_proj": "gated-gelu",
     "tie_word_embeddings": False,
 }
+WINDOW = 8
+"""Of tokens, far less than there are."""
+SLIDING = {"use_sliding_window": True, "sliding_window": WINDOW}
 SCALED = {
     "rope_type": "llama3",
     "factor": 16.0,
@@ -68,8 +71,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama-tied": {"model_type": "llama", **LLAMA, "tie_word_embeddings": True},
     "llama-biased": {"model_type": "llama", **LLAMA, "attention_bias": True, "mlp_bias": True},
     "mistral": {"model_type": "mistral", **LLAMA, "sliding_window": None},
+    "mistral-window": {"model_type": "mistral", **LLAMA, "sliding_window": WINDOW},
     "qwen2": {"model_type": "qwen2", **LLAMA, "rope_theta": 1_000_000.0},
+    "qwen2-window": {"model_type": "qwen2", **LLAMA, **SLIDING, "max_window_layers": 1},
     "qwen3": {"model_type": "qwen3", **LLAMA, "head_dim": 16, "tie_word_embeddings": True},
+    "qwen3-window": {"model_type": "qwen3", **LLAMA, **SLIDING, "max_window_layers": 0},
     "gpt2": {"model_type": "gpt2", "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "vocab_size": 99},
     "gpt2-untied": {
         **{"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 99},
@@ -125,7 +131,7 @@ def tokenizer_of(kind: str, folder: Path) -> dict[str, str]:
     return {"tokenizer_type": "NullTokenizer"}
 
 
-QUICK = {"llama-3", "qwen3", "gpt2", "megatron-bert", "t5"}
+QUICK = {"llama-3", "mistral-window", "qwen2-window", "qwen3", "gpt2", "megatron-bert", "t5"}
 
 
 @pytest.mark.parametrize("name", some(MODELS, lambda name: name in QUICK))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.convert import families
 from megatronapp.trainer.convert.family import Sizes
 from megatronapp.trainer.convert.fields import Fields
-from tests.support.hugging_face import BERT, CONFIGS, GPT2, LLAMA, OF_A_RUN, T5, random_tensors, weights_of
+from tests.support.hugging_face import BERT, CONFIGS, GPT2, LLAMA, OF_A_RUN, T5, WINDOW, random_tensors, weights_of
 
 LLAMA_3 = {
     "rope_type": "llama3",
@@ -60,8 +61,8 @@ def test_the_settings_of_a_model_make_a_config_with_the_same_settings(name: str)
 def test_a_family_is_found_by_settings_where_they_tell_it(name: str) -> None:
     found = families.of_model(settings_of(CONFIGS[name]).model)
 
-    kind = CONFIGS[name]["model_type"]
-    assert found.name == {"mistral": "llama", "mt5": "t5"}.get(kind, kind)
+    kind = "llama" if name == "mistral" else CONFIGS[name]["model_type"]
+    assert found.name == {"mt5": "t5"}.get(kind, kind)
 
 
 def test_the_scaled_rotation_of_llama_3_is_expressed() -> None:
@@ -76,9 +77,52 @@ def test_rotation_is_read_where_newer_files_have_it() -> None:
     assert (model.use_rope_scaling, model.rotary_base) == (True, 500_000)
 
 
-def test_a_sliding_window_bounds_the_positions() -> None:
-    assert settings_of(CONFIGS["mistral"]).model.max_position_embeddings == 16
-    assert settings_of({**CONFIGS["qwen2"], "sliding_window": 16}).model.max_position_embeddings == 32
+@pytest.mark.parametrize(
+    ("name", "changes", "window", "layers"),
+    [
+        ("mistral", {"sliding_window": 16}, (15, 0), ()),
+        ("mistral", {"sliding_window": 1}, (0, 0), ()),
+        ("mistral", {}, (), ()),
+        ("qwen2", {"sliding_window": 16}, (), ()),
+        ("qwen2", {**WINDOW, "sliding_window": None, "max_window_layers": 0}, (), ()),
+        ("qwen2", WINDOW, (), ()),
+        ("qwen2", {**WINDOW, "max_window_layers": 0}, (15, 0), ()),
+        ("qwen2", {**WINDOW, "max_window_layers": 1}, (15, 0), (0, 1)),
+        ("qwen3", {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}, (15, 0), (1, 0)),
+        ("qwen3", {**WINDOW, "layer_types": ["full_attention"] * 2, "max_window_layers": 0}, (), ()),
+        ("llama", {"sliding_window": 16}, (), ()),
+    ],
+)
+def test_a_token_of_a_windowed_layer_sees_one_token_less_before_it_than_its_window_has(
+    name: str, changes: Any, window: tuple[int, ...], layers: tuple[int, ...]
+) -> None:
+    model = settings_of({**CONFIGS[name], **changes}).model
+
+    assert (model.window_size, model.window_attn_skip_freq) == (window, layers)
+    assert model.max_position_embeddings == 32
+
+
+def test_mistrals_window_where_nobody_names_it_is_that_of_its_first_model() -> None:
+    config = {name: value for name, value in CONFIGS["mistral"].items() if name != "sliding_window"}
+
+    assert settings_of(config).model.window_size == (4095, 0)
+
+
+def test_every_so_many_layers_without_a_window_are_written_layer_by_layer() -> None:
+    qwen = settings_of(CONFIGS["qwen2-window"])
+    model = replace(qwen.model, num_layers=4, window_attn_skip_freq=(2,))
+
+    config = families.of_model(model).config(replace(qwen, model=model), Sizes.of(model, 33, 8))
+
+    assert config["layer_types"] == ["sliding_attention", "full_attention"] * 2
+    assert settings_of(config).model.window_attn_skip_freq == (1, 0, 1, 0)
+
+
+def test_a_window_of_some_layers_is_not_mistrals() -> None:
+    model = replace(settings_of(CONFIGS["mistral-window"]).model, window_attn_skip_freq=(2,))
+
+    with pytest.raises(UsageError, match="no family"):
+        families.of_model(model)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +152,13 @@ def test_a_sliding_window_bounds_the_positions() -> None:
         ({**LLAMA, "rope_scaling": 8}, "rope_scaling is 8"),
         ({**LLAMA, "quantization_config": {"bits": 4}}, "quantised"),
         ({**CONFIGS["qwen3"], "attention_bias": True}, "attention_bias"),
+        ({**CONFIGS["mistral"], "sliding_window": 0}, "sliding_window is 0"),
+        ({**CONFIGS["qwen2"], "use_sliding_window": "yes"}, "use_sliding_window is 'yes'"),
+        ({**CONFIGS["qwen2"], **WINDOW, "max_window_layers": -1}, "max_window_layers is -1"),
+        ({**CONFIGS["qwen2"], **WINDOW, "num_hidden_layers": 2**31 - 1}, "num_hidden_layers"),
+        ({**CONFIGS["qwen2"], **WINDOW, "layer_types": ["full_attention"]}, "layer_types"),
+        ({**CONFIGS["qwen2"], **WINDOW, "layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
+        ({**CONFIGS["qwen2"], **WINDOW, "layer_types": 2}, "layer_types is 2"),
         ({**GPT2, "activation_function": "relu"}, "'relu'"),
         ({**GPT2, "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ({**GPT2, "n_positions": None}, "lacks n_positions"),

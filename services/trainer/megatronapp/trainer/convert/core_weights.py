@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from megatronapp.trainer.config import ModelConfig
 from megatronapp.trainer.convert.family import LAYERS, Sizes
+from megatronapp.trainer.model_config import ModelConfig
 
 
 @dataclass(frozen=True)

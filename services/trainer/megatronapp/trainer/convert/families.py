@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megatronapp.core.errors import DataError, UsageError
-from megatronapp.trainer.config import ModelConfig
 from megatronapp.trainer.convert.family import Family
 from megatronapp.trainer.convert.fields import Fields
 from megatronapp.trainer.convert.gpt2 import Gpt2
 from megatronapp.trainer.convert.llama import LlamaLike
 from megatronapp.trainer.convert.megatron_bert import MegatronBert
 from megatronapp.trainer.convert.t5 import T5
+from megatronapp.trainer.model_config import ModelConfig
 
 FAMILIES: Sequence[Family] = (
     LlamaLike("llama", "LlamaForCausalLM"),
-    LlamaLike("mistral", "MistralForCausalLM", has_window=True),
-    LlamaLike("qwen2", "Qwen2ForCausalLM", bias="qkv", has_window=True),
-    LlamaLike("qwen3", "Qwen3ForCausalLM", qk_norm=True, has_window=True),
+    LlamaLike("mistral", "MistralForCausalLM", windows="all layers"),
+    LlamaLike("qwen2", "Qwen2ForCausalLM", bias="qkv", windows="by layer"),
+    LlamaLike("qwen3", "Qwen3ForCausalLM", qk_norm=True, windows="by layer"),
     Gpt2(),
     MegatronBert(),
     T5("t5", "T5ForConditionalGeneration", tied_by_default=True),

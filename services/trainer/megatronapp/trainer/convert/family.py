@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 import torch
 
-from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.convert.fields import Fields
+from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models.sizes import ffn_hidden_size
 
 Tensors = Sequence[torch.Tensor]

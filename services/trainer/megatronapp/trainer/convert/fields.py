@@ -35,13 +35,16 @@ class Fields:
     def has(self, name: str) -> bool:
         return self.values.get(name) is not None
 
-    def whole(self, name: str, default: int | None = None) -> int:
-        """From 1 up."""
+    def is_null(self, name: str) -> bool:
+        """Whether it is there, and null, where that is not the default."""
+        return name in self.values and self.values[name] is None
+
+    def whole(self, name: str, default: int | None = None, *, least: int = 1, most: int = MOST - 1) -> int:
         value = self._get(name, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < MOST:
-            raise DataError(f"{self.source}: {name} is {value!r:.80}, not a whole number from 1 to {MOST - 1}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise DataError(f"{self.source}: {name} is {value!r:.80}, not a whole number from {least} to {most}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from megatronapp.core.errors import DataError
-from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.convert.family import LAYERS, Sizes, Tensors, Weight, join_qkv, split_qkv
 from megatronapp.trainer.convert.fields import Fields
+from megatronapp.trainer.model_config import ModelConfig
 
 TANH_GELU = ("gelu_new", "gelu_pytorch_tanh")
 

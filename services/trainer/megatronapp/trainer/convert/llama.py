@@ -1,5 +1,5 @@
 """Llama 2 and 3, Mistral, Qwen 2 and 3: RMSNorm, rotation, SwiGLU, grouped queries. They differ in biases, in norms of
-queries and keys, and in the names of a few fields."""
+queries and keys, in windows, and in the names of a few fields."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from megatronapp.core.errors import DataError
-from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.config import TrainerConfig
+from megatronapp.trainer.convert import windows
 from megatronapp.trainer.convert.family import LAYERS, Sizes, Weight, gated, plain, qkv
 from megatronapp.trainer.convert.fields import Fields
+from megatronapp.trainer.convert.windows import Windows
+from megatronapp.trainer.model_config import ModelConfig
 
 SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Of Llama 3, as megatron-core has them; only the factor is free."""
@@ -26,14 +29,14 @@ class LlamaLike:
     architecture: str
     bias: Literal["none", "qkv"] = "none"
     qk_norm: bool = False
-    has_window: bool = False
+    windows: Windows = "none"
     prefix: str = "model."
     passed_over = re.compile(r"(^|\.)rotary_emb\.inv_freq$")
     tied = frozenset({"lm_head.weight"})
 
     def matches(self, model: ModelConfig) -> bool:
-        alike = model.model_type == "gpt" and model.num_experts is None and not model.window_size
-        alike = alike and not model.softmax_scale
+        alike = model.model_type == "gpt" and model.num_experts is None and not model.softmax_scale
+        alike = alike and windows.fit(model, self.windows)
         alike = alike and model.position_embedding_type == "rope" and model.normalization == "RMSNorm" and model.swiglu
         bias_fits = _bias_of(model) == self.bias or (self.name == "llama" and _bias_of(model) == "all")
         return alike and bias_fits and model.qk_layernorm == self.qk_norm
@@ -58,7 +61,7 @@ class LlamaLike:
         flags += ["--kv-channels", str(width)] if width * heads != hidden else []
         flags += [] if config.flag("tie_word_embeddings", default=False) else ["--untie-embeddings-and-output-weights"]
         flags += ["--qk-layernorm"] if self.qk_norm else []
-        return [*flags, *self._bias_flags(config), *self._position_flags(config)]
+        return [*flags, *self._bias_flags(config), *_position_flags(config), *windows.flags(config, self.windows)]
 
     def _bias_flags(self, config: Fields) -> list[str]:
         attention = self.bias == "qkv" or config.flag("attention_bias", default=False)
@@ -69,29 +72,6 @@ class LlamaLike:
             name, value = ("attention_bias", attention) if attention else ("mlp_bias", mlp)
             raise DataError(f"{config.source}: {name} is {value}; the trainer has biases in all linear layers or none")
         return [] if attention else ["--disable-bias-linear"]
-
-    def _position_flags(self, config: Fields) -> list[str]:
-        flags = ["--position-embedding-type", "rope"]
-        flags += ["--max-position-embeddings", str(self._positions(config))]
-        rope = config.part("rope_parameters") if config.has("rope_parameters") else config.part("rope_scaling")
-        base = rope if rope.has("rope_theta") else config
-        if not (theta := base.number("rope_theta", 10_000.0)).is_integer() or theta < 1:
-            raise DataError(f"{base.source}: rope_theta is {theta}; the trainer has only whole numbers")
-        flags += ["--rotary-base", str(int(theta))]
-        kind = rope.text("rope_type", rope.text("type", "default"))
-        if kind == "default":
-            return flags
-        if kind != "llama3":
-            raise DataError(f"{rope.source}: rope_type is {kind!r:.80}; the trainer has only default and llama3")
-        for name, value in SCALING.items():
-            rope.expect(name, value, default=float("nan"))
-        return [*flags, "--use-rope-scaling", "--rope-scaling-factor", repr(rope.number("factor"))]
-
-    def _positions(self, config: Fields) -> int:
-        """The trainer attends to all that came before: no longer sequences than the window, with which it is alike."""
-        positions = config.whole("max_position_embeddings", 2048)
-        used = self.has_window and config.flag("use_sliding_window", default=self.name == "mistral")
-        return min(positions, config.whole("sliding_window", positions)) if used else positions
 
     def config(self, trainer: TrainerConfig, sizes: Sizes) -> dict[str, Any]:
         model = trainer.model
@@ -115,8 +95,7 @@ class LlamaLike:
         }
         if self.name == "llama":
             found |= {"attention_bias": _bias_of(model) == "all", "mlp_bias": _bias_of(model) == "all"}
-        if self.has_window:
-            found["sliding_window"] = None
+        found |= windows.fields(model, self.windows)
         if model.use_rope_scaling:
             found["rope_scaling"] = {"rope_type": "llama3", "factor": model.rope_scaling_factor, **SCALING}
         return found
@@ -148,6 +127,24 @@ class LlamaLike:
         if bias == "all":
             yield plain(f"{here}linear_proj.bias", f"{output}bias", (hidden,), layer)
         yield from _mlp(there, sizes, layer, with_bias=bias == "all")
+
+
+def _position_flags(config: Fields) -> list[str]:
+    flags = ["--position-embedding-type", "rope"]
+    flags += ["--max-position-embeddings", str(config.whole("max_position_embeddings", 2048))]
+    rope = config.part("rope_parameters") if config.has("rope_parameters") else config.part("rope_scaling")
+    base = rope if rope.has("rope_theta") else config
+    if not (theta := base.number("rope_theta", 10_000.0)).is_integer() or theta < 1:
+        raise DataError(f"{base.source}: rope_theta is {theta}; the trainer has only whole numbers")
+    flags += ["--rotary-base", str(int(theta))]
+    kind = rope.text("rope_type", rope.text("type", "default"))
+    if kind == "default":
+        return flags
+    if kind != "llama3":
+        raise DataError(f"{rope.source}: rope_type is {kind!r:.80}; the trainer has only default and llama3")
+    for name, value in SCALING.items():
+        rope.expect(name, value, default=float("nan"))
+    return [*flags, "--use-rope-scaling", "--rope-scaling-factor", repr(rope.number("factor"))]
 
 
 def _mlp(there: str, sizes: Sizes, layer: int, *, with_bias: bool) -> Iterator[Weight]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from megatronapp.core.errors import DataError, UsageError
-from megatronapp.trainer.config import ModelConfig
 from megatronapp.trainer.config_fields import flag_name
 from megatronapp.trainer.convert.tokenizer_files import type_of
+from megatronapp.trainer.model_config import ModelConfig
 
 _REFUSED = {
     "num_experts": "experts",

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.convert.family import ENCODER_LAYERS, Sizes, Weight, affine, plain, qkv
 from megatronapp.trainer.convert.fields import Fields
+from megatronapp.trainer.model_config import ModelConfig
 
 
 @dataclass(frozen=True)

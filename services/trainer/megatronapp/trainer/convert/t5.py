@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatronapp.core.errors import DataError
-from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.convert.family import ENCODER_LAYERS, LAYERS, Sizes, Weight, gated, plain, qkv
 from megatronapp.trainer.convert.fields import Fields
+from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models.sizes import decoder_layers
 
 ACTIVATIONS = {"gated-gelu": ["--geglu", "--openai-gelu"], "gated-silu": ["--swiglu"]}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from megatronapp.trainer.config import ModelConfig
+from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models.protocol import ModelFamily
 
 __all__ = ["ModelFamily", "family_of"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import TrainerConfig
+from megatronapp.trainer.model_config import ModelConfig
 
 
 def has_own_attention(config: TrainerConfig) -> bool:
@@ -12,6 +13,18 @@ def has_own_attention(config: TrainerConfig) -> bool:
     if model.transformer_impl != "local":
         return False
     return model.attention_backend in ("flash", "unfused") or bool(_beyond_local(config))
+
+
+def has_window(model: ModelConfig) -> bool:
+    return bool(model.window_size) and model.window_size[0] >= 0
+
+
+def windowed_layers(model: ModelConfig) -> list[bool]:
+    """Of each layer of a model that has a window, whether it bounds what the layer's tokens see."""
+    frequency = model.window_attn_skip_freq
+    if len(frequency) > 1:
+        return [bool(each) for each in frequency]
+    return [not frequency or number % frequency[0] != 0 for number in range(1, model.num_layers + 1)]
 
 
 def check_attention(config: TrainerConfig) -> None:
@@ -79,8 +92,14 @@ def _check_documents(config: TrainerConfig) -> None:
 
 def _check_window(config: TrainerConfig) -> None:
     window, frequency = config.model.window_size, config.model.window_attn_skip_freq
-    if frequency is not None and not window:
+    if frequency and not window:
         raise UsageError("--window-attn-skip-freq says which layers --window-size leaves out: give that too")
+    by_layer = 1 < len(frequency) == config.model.num_layers and set(frequency) <= {0, 1}
+    if frequency and not by_layer and (len(frequency) > 1 or frequency[0] < 1):
+        shown, layers = " ".join(str(each) for each in frequency), config.model.num_layers
+        raise UsageError(
+            f"--window-attn-skip-freq {shown}: give one number from 1, or 0 or 1 for each of {layers} layers"
+        )
     if window and (len(window) != 2 or window[0] < -1 or window[1] != 0):
         shown = " ".join(str(size) for size in window)
         raise UsageError(f"--window-size {shown}: give the tokens before, and 0 for those after, such as 128 0")

@@ -20,9 +20,10 @@ from megatron.core.transformer import transformer_block
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import unwrap_model
 
-from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.data.datasets import DatasetKind
 from megatronapp.trainer.data.masked import bert_dataset
+from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models import sizes
 from megatronapp.trainer.models.attention import with_own_attention
 from megatronapp.trainer.models.attention_choice import has_own_attention

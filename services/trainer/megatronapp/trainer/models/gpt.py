@@ -16,9 +16,10 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_batch_on_this_cp_rank, unwrap_model
 
-from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.data.datasets import DatasetKind, gpt_dataset
 from megatronapp.trainer.data.sampler import collate
+from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models import sizes
 from megatronapp.trainer.models.attention import with_own_attention
 from megatronapp.trainer.models.grouped_experts import with_grouped_experts

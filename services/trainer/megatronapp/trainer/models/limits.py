@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from megatronapp.core.errors import UsageError
-from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.config import TrainerConfig
+from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models.sizes import decoder_length
 
 _TOKENIZERS = {"bert": ("BertWordPiece",), "t5": ("BertWordPiece", "SentencePieceTokenizer")}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from megatronapp.trainer.config import ModelConfig, TrainingConfig
+from megatronapp.trainer.config import TrainingConfig
+from megatronapp.trainer.model_config import ModelConfig
 
 
 def ffn_hidden_size(model: ModelConfig) -> int:

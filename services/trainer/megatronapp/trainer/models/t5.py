@@ -19,9 +19,10 @@ from megatron.core.models.T5.t5_spec import (
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.data.datasets import DatasetKind
 from megatronapp.trainer.data.masked import t5_dataset
+from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models import sizes
 from megatronapp.trainer.models.attention import with_own_attention
 from megatronapp.trainer.models.losses import masked_loss, to_device
