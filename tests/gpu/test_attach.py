@@ -159,7 +159,7 @@ def judged(folder: Path) -> tuple[list[tuple[str, list[int], str]], str]:
 
 
 @one_run
-@pytest.mark.parametrize("flags", [*REDUCED.values(), f"{SHORT_KERNELS} {DATA}"], ids=[*REDUCED, "short kernels"])
+@pytest.mark.parametrize("flags", REDUCED.values(), ids=REDUCED)
 def test_a_rank_that_computes_slowly_is_named(shared_data: Path, tmp_path: Path, flags: str) -> None:
     attach = ["--job", JOB, "--trace-dir", str(tmp_path), *scenario(tmp_path, SLOW)]
 
@@ -168,6 +168,18 @@ def test_a_rank_that_computes_slowly_is_named(shared_data: Path, tmp_path: Path,
     assert ended.code == 0, ended.output[-5000:]
     paged, told = judged(tmp_path)
     assert [(kind, ranks) for kind, ranks, _ in paged] == [("slow_gpu", [CULPRIT])], told
+
+
+@one_run
+def test_where_hosts_set_the_pace_a_slow_rank_is_named_and_nobody_else(shared_data: Path, tmp_path: Path) -> None:
+    """How much of its slowness shows wavers with its peer's host: it may be over, and begin again."""
+    attach = ["--job", JOB, "--trace-dir", str(tmp_path), *scenario(tmp_path, SLOW)]
+
+    ended = pretrain(shared_data, tmp_path / "run", f"{SHORT_KERNELS} {DATA}", LONG_RUN, attach=attach)
+
+    assert ended.code == 0, ended.output[-5000:]
+    paged, told = judged(tmp_path)
+    assert {(kind, *ranks) for kind, ranks, _ in paged} == {("slow_gpu", CULPRIT)}, told
 
 
 @one_run

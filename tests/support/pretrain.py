@@ -31,12 +31,16 @@ TINY = (
     "--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 "
     "--micro-batch-size 2 --global-batch-size 8 --eval-interval 4 --distributed-backend gloo"
 )
+SAVE_AT_THE_END = 1_000_000
 LOGGED = re.compile(r"iteration +(\d+)/.*lm loss: (\S+) .*grad norm: (\S+) |(validation loss .*) \|")
 
 
-def pretrain(data: Path, folder: Path, layout: str, steps: int, **options: Any) -> Ended:
+def pretrain(
+    data: Path, folder: Path, layout: str, steps: int, *, save_interval: int = SAVE_AT_THE_END, **options: Any
+) -> Ended:
     """On CPU ranks, to its end; it leaves its weights in the folder. Options are those of `attached.run`."""
-    return run(*script(data, folder, layout, steps), *saving(folder), **in_environment(data, options))
+    command = [*script(data, folder, layout, steps), *saving(folder, save_interval)]
+    return run(*command, **in_environment(data, options))
 
 
 def script(data: Path, folder: Path, layout: str, steps: int) -> list[Any]:
@@ -56,9 +60,15 @@ def logged(ended: Ended) -> list[tuple[str, ...]]:
     return LOGGED.findall(ended.output)
 
 
-def saving(folder: Path) -> list[str]:
-    """Flags that leave the weights, exactly, when it ends."""
-    return [f"--save={folder}", "--save-interval=1000000", "--ckpt-format=torch", "--no-save-optim", "--no-save-rng"]
+def saving(folder: Path, interval: int = SAVE_AT_THE_END) -> list[str]:
+    """Flags that leave the weights, exactly, after so many steps each and when it ends."""
+    return [
+        f"--save={folder}",
+        f"--save-interval={interval}",
+        "--ckpt-format=torch",
+        "--no-save-optim",
+        "--no-save-rng",
+    ]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

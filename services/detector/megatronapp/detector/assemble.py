@@ -88,7 +88,7 @@ class Assembler:
         """Take one message of a rank's process; returns the steps that it completes."""
         body = message.message
         if body.HasField("hello"):
-            self._apply_hello(process, body.hello.communicators)
+            self._apply_hello(process, body.hello)
         member = self.member(process)
         if member is None or not body.HasField("summary") or member.repeats(body.seq):
             return []
@@ -108,12 +108,12 @@ class Assembler:
             self._drop(step)
         return [self._emit(step) for step in self._order[: bisect_right(self._order, max(overdue, default=0))]]
 
-    def _apply_hello(self, process: Process, communicators: Sequence[trace_pb2.Communicator]) -> None:
+    def _apply_hello(self, process: Process, hello: trace_pb2.Hello) -> None:
         known = self.members.get(process.rank)
         if known is None or known.process is not process:
             known = self.members[process.rank] = Member(process, self._communicators)
             self._rewinds.forget(process.rank)
-        known.name(communicators)
+        known.introduce(hello)
         self.world = max(self.world, process.placement.sizes.world)
         self._ranks = None
 
@@ -269,6 +269,7 @@ def _tabulate(
         orders=_orders(ranks, [(i, a.summary.order) for i, a, _ in present if a.summary.order]),
         phases=frozenset(int(p) for s in summaries for p in s.phases),
         received_unix_ns=_first(arrived),
+        reduces_beside=any(m.reduces_beside for _, _, m in present),
         nccl=tuple((order[i], a.summary.nccl) for i, a, _ in present if a.summary.nccl),
         missing=tuple(rank for rank in order if rank not in arrived),
         unheard=max(0, max(world, max(order, default=-1) + 1) - len(order)),

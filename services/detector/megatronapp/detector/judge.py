@@ -251,7 +251,7 @@ class Judge:
         optimizer = matrix.compute(table, (SpanName.OPTIMIZER,)).seconds
         beside = np.log(optimizer) - np.log(peers.beside_stage_peers(optimizer, table.ranks.pipeline, healthy))
         values = beside[:, 0] if beside.shape[1] else np.full(len(ranks), np.nan)
-        self.monitors["optimizer"].observe(step, ranks, values)
+        self.monitors["optimizer"].observe(step, ranks, np.where(passes.waits_for_host, np.nan, values))
 
     def _watch_device(self, signal: str, table: StepTable, values: Floats, starved: npt.NDArray[np.bool_]) -> None:
         """A device that waits for its host tells nothing of its speed, but an alarm that it is slow is over."""

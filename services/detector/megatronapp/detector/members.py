@@ -11,6 +11,8 @@ from megatronapp.v1 import trace_pb2
 
 KEPT_NUMBERS = 1024
 """Of one rank's messages, the newest; a repeat that comes later still is known by its step."""
+OVERLAP, ON = "overlap-grad-reduce", "on"
+"""The flag of Megatron-LM's scripts and of the trainer, as a recipe has it."""
 _KEPT = (1 << KEPT_NUMBERS) - 1
 
 
@@ -29,6 +31,8 @@ class Member:
     seen: int = 0
     """A bit for each of the newest KEPT_NUMBERS numbers, the lowest for the largest: 160 bytes a rank."""
     missed: int = 0
+    reduces_beside: bool = False
+    """Its recipe says that gradients are reduced beside the backward passes."""
 
     def repeats(self, number: int) -> bool:
         """Whether a message of this number has come before; from now on it has."""
@@ -42,6 +46,10 @@ class Member:
         known = bool(self.seen >> behind & 1)
         self.seen |= 1 << behind
         return known
+
+    def introduce(self, hello: trace_pb2.Hello) -> None:
+        self.name(hello.communicators)
+        self.reduces_beside = any(s.name == OVERLAP and s.value == ON for s in hello.recipe.settings)
 
     def name(self, communicators: Sequence[trace_pb2.Communicator]) -> None:
         if not communicators:

@@ -132,6 +132,8 @@ class StepTable:
     received_unix_ns: int = 0
     missing: tuple[int, ...] = field(default=())
     """Global ranks in `ranks` whose summary did not arrive."""
+    reduces_beside: bool = False
+    """Gradients are reduced beside the backward passes, the last of which wait for ranks that are behind."""
     nccl: tuple[tuple[int, Sequence[trace_pb2.NcclTally]], ...] = ()
     """By global rank: what NCCL told of operations that ended since the step before."""
     unheard: int = 0

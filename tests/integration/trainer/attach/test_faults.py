@@ -72,8 +72,24 @@ async def test_a_hang_is_told_and_its_rank_where_collectives_are_seen(
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-async def test_the_rank_of_pretrain_gpt_that_hangs_is_named(shared_data: Path, tmp_path: Path) -> None:
-    arguments = pretrain.script(shared_data, tmp_path, "data", 100 * STEPS)
+@pytest.mark.parametrize("layout", ["data", "pipeline"])
+def test_the_slow_rank_of_pretrain_gpt_is_named(shared_data: Path, tmp_path: Path, layout: str) -> None:
+    attach = ["--job", GPT, "--trace-dir", str(tmp_path), *scenario(tmp_path, of_two(SLOW))]
+    arguments = [*pretrain.script(shared_data, tmp_path, layout, 2 * STEPS), "--eval-interval=1000"]
+
+    ended = run(*arguments, **pretrain.in_environment(shared_data, {"attach": attach, "timeout": 500.0}))
+
+    assert ended.code == 0, ended.output
+    report = analyze(tmp_path / GPT / "attempt-1")
+    told = [(str(finding.kind), list(finding.ranks), finding.page) for finding in report.findings]
+    assert [each for each in told if each[-1]] == [("slow_gpu", [1], True)], told
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("layout", ["data", "pipeline"])
+async def test_the_rank_of_pretrain_gpt_that_hangs_is_named(shared_data: Path, tmp_path: Path, layout: str) -> None:
+    arguments = pretrain.script(shared_data, tmp_path, layout, 100 * STEPS)
 
     def begin(platform: list[str]) -> subprocess.Popen[str]:
         attach = ["--job", GPT, *platform, *scenario(tmp_path, of_two(HANG))]

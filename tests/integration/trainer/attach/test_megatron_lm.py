@@ -13,6 +13,7 @@ from tests.support.attached import every_step
 from tests.support.pretrain import logged, pretrain, same_bits, weights
 
 STEPS, MICROBATCHES = 6, {"pipeline": 4, "tensor": 4, "data": 2}
+SAVE_INTERVAL, LEARNING_RATE = 2, 1e-3
 
 
 def traces(folder: Path) -> list[RankTrace]:
@@ -26,11 +27,11 @@ def test_every_step_and_microbatch_is_seen_and_the_losses_are_the_same(
     shared_data: Path, tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(shared_data / "megatron_lm")
-    plain = pretrain(shared_data, tmp_path / "plain", layout, STEPS)
+    plain = pretrain(shared_data, tmp_path / "plain", layout, STEPS, save_interval=SAVE_INTERVAL)
     assert plain.code == 0, f"the script alone died with exit code {plain.code}: {plain.output}"
 
     attach = ["--job", "team/gpt", *every_step(tmp_path)]
-    attached = pretrain(shared_data, tmp_path / "attached", layout, STEPS, attach=attach)
+    attached = pretrain(shared_data, tmp_path / "attached", layout, STEPS, save_interval=SAVE_INTERVAL, attach=attach)
 
     assert attached.code == 0, attached.output
     assert len(logged(plain)) == STEPS + 3  # an evaluation between two steps, and two at the end
@@ -48,7 +49,8 @@ def check(trace: RankTrace, layout: str) -> None:
     assert trace.hello.attached == trace_pb2.ATTACHED_SCHEDULES
     assert {s.value for s in trace.hello.recipe.settings if s.name == "hidden-size"} == {"32"}
     assert [summary.step for summary in trace.summaries] == list(range(1, STEPS + 1))
-    assert [summary.step for summary in trace.summaries if 2 in summary.phases] == [5]  # evaluation, before it
+    assert _after(trace, trace_pb2.PHASE_EVALUATION) == [5]
+    assert _after(trace, trace_pb2.PHASE_CHECKPOINT) == [3, 5]
     microbatches = list(range(MICROBATCHES[layout]))
     for step in range(1, STEPS + 1):
         assert [span.microbatch for span in trace.of("forward", step=step)] == microbatches
@@ -60,9 +62,18 @@ def check(trace: RankTrace, layout: str) -> None:
         assert len(sent) == len(microbatches)
 
 
+def _after(trace: RankTrace, phase: trace_pb2.Phase) -> list[int]:
+    """The steps before which the run was in it."""
+    return [summary.step for summary in trace.summaries if phase in summary.phases]
+
+
 def check_progress(trace: RankTrace, lines: list[tuple[str, ...]]) -> None:
     """Megatron-LM's second line averages over the first two steps."""
     shown = {summary.step: f"{summary.progress.loss:.6E}" for summary in trace.summaries}
+    norms = {summary.step: f"{summary.progress.grad_norm:.3f}" for summary in trace.summaries}
     said = {int(step): loss for step, loss, _, _ in lines if loss}
+    assert norms == {int(step): norm for step, _, norm, _ in lines if norm}
+    assert {summary.progress.learning_rate for summary in trace.summaries} == {LEARNING_RATE}
+    assert all(summary.progress.tokens_per_second > 0 for summary in trace.summaries)
     assert shown.keys() == said.keys()
     assert {step: shown[step] for step in shown if step != 2} == {step: said[step] for step in said if step != 2}

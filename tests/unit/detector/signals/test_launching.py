@@ -82,3 +82,9 @@ def test_a_slow_device_is_forgotten_when_it_waits_for_its_host_again() -> None:
     verdicts = detect(job, ONSET + 40)
 
     assert all(finding.state is State.RESOLVED for finding in verdicts.paged())
+
+
+def test_the_optimizer_of_a_device_that_waits_for_its_host_tells_nothing_of_memory() -> None:
+    job = Job(Layout(pp=1, dp=2), HOST_BOUND, (Fault("optimizer", (0,), ONSET, 1.2),), seed=7)
+
+    assert detect(job, ONSET + 20).paged() == []

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatronapp.core.trace.span_names import PASSES
-from megatronapp.detector.steps import Floats, Ints, StepTable
+from megatronapp.detector.signals.beside import own_passes
+from megatronapp.detector.steps import Floats, Ints, Rows, StepTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +32,15 @@ class Compute:
     """Self time by the clock of the shortest of them."""
 
 
-def measured(table: StepTable) -> Floats:
+def measured(table: StepTable, rows: Rows) -> Floats:
     """Seconds of each row in the measure of compute that its rank has."""
-    return np.where(table.ranks.on_cpu[table.rows.rank], table.rows.cpu, table.rows.duration)
+    return np.where(table.ranks.on_cpu[rows.rank], rows.cpu, rows.duration)
 
 
 def compute(table: StepTable, operations: tuple[str, ...] = PASSES, *, clock: bool = False) -> Compute:
     """The step's compute, key by key: what every rank of a stage does alike, without the optimizer. `clock`: by the
     clock, also where it is measured in CPU time."""
-    rows = table.rows
+    rows = own_passes(table)
     numbers = [table.operations.index(name) for name in operations if name in table.operations]
     mine = np.isin(rows.operation, numbers) & (rows.count > 0)
     code = rows.operation[mine] * 4096 + np.maximum(rows.chunk[mine], 0)
@@ -50,7 +51,7 @@ def compute(table: StepTable, operations: tuple[str, ...] = PASSES, *, clock: bo
         summed = np.bincount(cells, column[mine].astype(np.float64), shape[0] * shape[1])
         return summed.astype(np.float64).reshape(shape)
 
-    elapsed = total(rows.duration if clock else measured(table))
+    elapsed = total(rows.duration if clock else measured(table, rows))
     seconds = elapsed - total(rows.starved)
     passes = total(rows.count)
     count = passes - total(rows.starved_count)
