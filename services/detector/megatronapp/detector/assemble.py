@@ -270,6 +270,7 @@ def _tabulate(
         phases=frozenset(int(p) for s in summaries for p in s.phases),
         received_unix_ns=_first(arrived),
         nccl=tuple((order[i], a.summary.nccl) for i, a, _ in present if a.summary.nccl),
+        ports=tuple((order[i], a.summary.ports) for i, a, _ in present if a.summary.ports),
         missing=tuple(rank for rank in order if rank not in arrived),
         unheard=max(0, max(world, max(order, default=-1) + 1) - len(order)),
     )

@@ -1,0 +1,86 @@
+"""Ranks that train, and write as Megatrace's NCCL does what their network ports send: of one whose port becomes slow
+the rank and the port are named, live. No recording of such files is public; these follow Megatrace's code
+(tests/support/work_requests.py)."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import ClassVar, Self
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from megatronapp.cli.local_stack import Options, local_stack
+from megatronapp.core.bus import MemoryBus, Topic
+from megatronapp.core.findings import Finding, Kind
+from megatronapp.trainer.plugins.base import Plugin, PluginContext
+from megatronapp.trainer.plugins.scan import ScanPlugin
+from megatronapp.v1 import findings_pb2
+from tests.integration.megatrace.support import CULPRIT, FROM_STEP, leave_when_seen, watched
+from tests.support.training import TINY, train
+from tests.support.work_requests import OpenPort, SendingPort
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
+
+PATIENCE_SECONDS = 90.0
+SLOWER = 4.0
+FOLDER = "TELEMETRY"
+"""The variable that names where the ports' files are."""
+
+
+class SendsByRdma(Plugin):
+    """What a port of each rank sends in each step; the culprit's becomes slow."""
+
+    name: ClassVar[str] = "sends_by_rdma"
+
+    def __init__(self, rank: int, world: int) -> None:
+        port = SendingPort(f"mlx5_{rank}", place=rank, peer=(rank + 1) % world)
+        self._port, self._slow = OpenPort(Path(os.environ[FOLDER]), port), rank == CULPRIT
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
+        return cls(context.identity.rank, context.placement.sizes.world)
+
+    def step_begin(self, step: int) -> None:
+        if self._slow and step == FROM_STEP:
+            self._port.port = self._port.port.slower(SLOWER)
+        self._port.send(100)
+
+    def close(self) -> None:
+        self._port.close()
+
+
+def rank(flags: str, folder: Path) -> None:
+    leave_when_seen(folder)
+    os.environ |= {"NCCL_TELEMETRY_ENABLE": "1", FOLDER: str(folder)}
+    train(f"{TINY} {flags}", plugins=(ScanPlugin, SendsByRdma))
+
+
+async def slow_link(bus: MemoryBus) -> Finding:
+    async for message in bus.subscribe(Topic.FINDINGS, group="links", consumer="links"):
+        finding = Finding.from_proto(findings_pb2.Finding.FromString(message.value))
+        if finding.kind is Kind.SLOW_LINK:
+            return finding
+    raise AssertionError("the subscription ended")
+
+
+async def shown(registry: CollectorRegistry, series: str) -> None:
+    while series not in generate_latest(registry).decode():
+        await asyncio.sleep(0.2)
+
+
+async def test_the_rank_whose_port_becomes_slow_is_named_with_its_port(tmp_path: Path) -> None:
+    async with (
+        local_stack(Options(tmp_path, page_port=None)) as running,
+        watched(tmp_path, "", rank, platform=nullcontext(running)),
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        finding = await slow_link(running.bus)
+        await shown(running.registry, "megatronapp_nccl_send_bytes_per_second{")
+
+    assert finding.ranks == (CULPRIT,)
+    assert f"What rank {CULPRIT} sends through host_mlx5_{CULPRIT} port 0 takes" in finding.summary
