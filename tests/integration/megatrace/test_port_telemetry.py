@@ -4,12 +4,10 @@ the rank and the port are named, live. No recording of such files is public; the
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,47 +15,31 @@ from prometheus_client import CollectorRegistry, generate_latest
 from megatronapp.cli.local_stack import Options, local_stack
 from megatronapp.core.bus import MemoryBus, Topic
 from megatronapp.core.findings import Finding, Kind
-from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from megatronapp.v1 import findings_pb2
+from tests.integration.megatrace.sending import SendsByRdma, write_telemetry
 from tests.integration.megatrace.support import CULPRIT, FROM_STEP, leave_when_seen, watched
 from tests.support.training import TINY, train
-from tests.support.work_requests import OpenPort, SendingPort
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
 
 PATIENCE_SECONDS = 90.0
 SLOWER = 4.0
-FOLDER = "TELEMETRY"
-"""The variable that names where the ports' files are."""
 
 
-class SendsByRdma(Plugin):
-    """What a port of each rank sends in each step; the culprit's becomes slow."""
-
-    name: ClassVar[str] = "sends_by_rdma"
-
-    def __init__(self, rank: int, world: int) -> None:
-        port = SendingPort(f"mlx5_{rank}", place=rank, peer=(rank + 1) % world)
-        self._port, self._slow = OpenPort(Path(os.environ[FOLDER]), port), rank == CULPRIT
-
-    @classmethod
-    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
-        return cls(context.identity.rank, context.placement.sizes.world)
+class BecomesSlow(SendsByRdma):
+    name: ClassVar[str] = "becomes_slow"
 
     def step_begin(self, step: int) -> None:
-        if self._slow and step == FROM_STEP:
-            self._port.port = self._port.port.slower(SLOWER)
-        self._port.send(100)
-
-    def close(self) -> None:
-        self._port.close()
+        if self.broken and step == FROM_STEP:
+            self.port.port = self.port.port.slower(SLOWER)
+        super().step_begin(step)
 
 
 def rank(flags: str, folder: Path) -> None:
     leave_when_seen(folder)
-    os.environ |= {"NCCL_TELEMETRY_ENABLE": "1", FOLDER: str(folder)}
-    train(f"{TINY} {flags}", plugins=(ScanPlugin, SendsByRdma))
+    write_telemetry(folder)
+    train(f"{TINY} {flags}", plugins=(ScanPlugin, BecomesSlow))
 
 
 async def slow_link(bus: MemoryBus) -> Finding:
