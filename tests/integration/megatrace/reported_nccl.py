@@ -66,10 +66,11 @@ def reported_together(coalescing: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def running(group: Any, elements: int) -> Iterator[None]:
-    own = joined(group or dist.group.WORLD)
+    members: Any = group or dist.group.WORLD
+    own = joined(members)
     event = own.enqueue(b"AllReduce", elements, channels=1)
     channel = own.channel(event, 0, 5)
-    if stands.is_set() and (group or dist.group.WORLD).size() == dist.get_world_size():
+    if stands.is_set() and members.size() == dist.get_world_size():
         threading.Event().wait()
     yield
     own.end_channel(channel, 9)

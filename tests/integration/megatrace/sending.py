@@ -24,17 +24,17 @@ class SendsByRdma(Plugin):
 
     def __init__(self, rank: int, world: int) -> None:
         port = SendingPort(f"mlx5_{rank}", place=rank, peer=(rank + 1) % world)
-        self.port, self.broken = OpenPort(Path(os.environ[FOLDER]), port), rank == CULPRIT
+        self.rdma, self.broken = OpenPort(Path(os.environ[FOLDER]), port), rank == CULPRIT
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
         return cls(context.identity.rank, context.placement.sizes.world)
 
     def step_begin(self, step: int) -> None:
-        self.port.send(SENDS)
+        self.rdma.send(SENDS)
 
     def close(self) -> None:
-        self.port.close()
+        self.rdma.close()
 
 
 def write_telemetry(folder: Path) -> None:

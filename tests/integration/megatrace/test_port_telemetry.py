@@ -32,7 +32,7 @@ class BecomesSlow(SendsByRdma):
 
     def step_begin(self, step: int) -> None:
         if self.broken and step == FROM_STEP:
-            self.port.port = self.port.port.slower(SLOWER)
+            self.rdma.port = self.rdma.port.slower(SLOWER)
         super().step_begin(step)
 
 

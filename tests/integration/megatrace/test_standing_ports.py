@@ -28,7 +28,7 @@ class Stands(SendsByRdma):
 
     def step_begin(self, step: int) -> None:
         last = step == FROM_STEP
-        self.port.send(SENDS, until=SENDS - 20 if last and self.broken else None)
+        self.rdma.send(SENDS, until=SENDS - 20 if last and self.broken else None)
         if last:
             reported_nccl.stands.set()
 
