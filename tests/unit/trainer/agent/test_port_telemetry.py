@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,5 +148,17 @@ def test_a_process_that_has_ended_tells_nothing() -> None:
 
 
 @pytest.mark.parametrize(("value", "enabled"), [("1", True), ("0", False), ("", False), (None, False)])
-def test_it_is_read_where_megatrace_writes_it(value: str | None, enabled: bool) -> None:
-    assert is_enabled({} if value is None else {"NCCL_TELEMETRY_ENABLE": value}) is enabled
+def test_it_is_read_where_the_agents_or_the_ranks_environment_asks_for_it(value: str | None, enabled: bool) -> None:
+    environment = {} if value is None else {"NCCL_TELEMETRY_ENABLE": value}
+    rank = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], env=environment, stdin=-1, stdout=-1)
+    assert rank.stdout is not None
+    rank.stdout.readline()  # it runs, and its environment is its own
+
+    found = is_enabled(environment, os.getpid()), is_enabled({}, rank.pid)
+    rank.communicate(b"\n")
+
+    assert found == (enabled, enabled)
+
+
+def test_of_a_process_that_has_ended_nothing_is_asked() -> None:
+    assert is_enabled({}, 1 << 22) is False

@@ -19,6 +19,7 @@ log = get_logger(__name__)
 
 ENABLE, ROWS = "NCCL_TELEMETRY_ENABLE", "NCCL_TELEMETRY_OBSERVE"
 """Newer versions of Megatrace's NCCL write a row for each send only with the second."""
+ENVIRONMENT_BYTES = 1 << 20
 LOOK_SECONDS = 5.0
 """A process opens its ports' files when it sends through them for the first time."""
 READ_BYTES = 1 << 16
@@ -27,9 +28,19 @@ FILES = 2
 """Of a port, which are written in turn."""
 
 
-def is_enabled(environment: Mapping[str, str]) -> bool:
-    """As Megatrace understands its variable."""
-    return environment.get(ENABLE, "0").strip() not in ("", "0")
+def is_enabled(environment: Mapping[str, str], pid: int) -> bool:
+    """By the agent's environment, or by the one that the rank's process was started with: a sidecar has its own."""
+    return any(value.strip() not in ("", "0") for value in (environment.get(ENABLE, ""), _started_with(pid)))
+
+
+def _started_with(pid: int) -> str:
+    try:
+        with Path(f"/proc/{pid}/environ").open("rb") as file:
+            settings = file.read(ENVIRONMENT_BYTES).split(b"\0")
+    except OSError:  # it has ended, or is not for the agent to see
+        return ""
+    name = f"{ENABLE}=".encode()
+    return next((each.removeprefix(name).decode(errors="replace") for each in settings if each.startswith(name)), "")
 
 
 class PortTelemetry:

@@ -77,7 +77,7 @@ class Rank:
         self._held = None if operations is None else HeldSteps(operations, rank, hello.names)
         self._process = RankProcess(connection.pid, segment.thread)
         self._resident_bytes = self._process.resident_bytes()
-        self._ports = PortTelemetry(connection.pid) if is_enabled(os.environ) else None
+        self._ports = PortTelemetry(connection.pid) if is_enabled(os.environ, connection.pid) else None
         self._control = ControlRelay(segment, hello.control)
         self._communicators = hello.message.communicators
         self._communicator_bytes = 0
