@@ -71,9 +71,9 @@ class OpenPort:
         self._files[file].write(text)
         self._files[file].flush()
 
-    def send(self, sends: int = 200, *, file: int = 0, until: int | None = None) -> None:
-        """An operation, a second after the one before."""
-        self._operation, self._at_ns = self._operation + 1, self._at_ns + 10**9
+    def send(self, sends: int = 200, *, file: int = 0, until: int | None = None, at_ns: int | None = None) -> None:
+        """An operation, a second after the one before or at a time."""
+        self._operation, self._at_ns = self._operation + 1, at_ns or self._at_ns + 10**9
         self.write("".join(f"{row}\n" for row in self.port.rows(self._operation, self._at_ns, sends, until)), file)
 
     def begin_again(self, file: int) -> None:

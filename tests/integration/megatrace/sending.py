@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -31,7 +32,7 @@ class SendsByRdma(Plugin):
         return cls(context.identity.rank, context.placement.sizes.world)
 
     def step_begin(self, step: int) -> None:
-        self.rdma.send(SENDS)
+        self.rdma.send(SENDS, at_ns=time.time_ns())
 
     def close(self) -> None:
         self.rdma.close()

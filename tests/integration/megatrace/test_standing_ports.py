@@ -4,6 +4,7 @@ that rank is named, and its port."""
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,7 +29,7 @@ class Stands(SendsByRdma):
 
     def step_begin(self, step: int) -> None:
         last = step == FROM_STEP
-        self.rdma.send(SENDS, until=SENDS - 20 if last and self.broken else None)
+        self.rdma.send(SENDS, until=SENDS - 20 if last and self.broken else None, at_ns=time.time_ns())
         if last:
             reported_nccl.stands.set()
 

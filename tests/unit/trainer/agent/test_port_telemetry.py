@@ -49,9 +49,21 @@ def test_a_send_that_does_not_end_is_seen_by_what_is_outstanding(writing: OpenPo
     writing.send(until=100)
     telemetry.read(0.0)
 
-    (port,) = telemetry.standing()
+    (port,) = telemetry.standing(NOW_NS)
 
     assert (port.outstanding_bytes, port.operation, port.peer) == (8 * CHUNK, 1, 4)
+
+
+def test_what_was_outstanding_long_before_the_rank_came_to_a_stand_is_not_told(
+    writing: OpenPort, telemetry: PortTelemetry
+) -> None:
+    writing.send(until=100)
+    telemetry.read(0.0)
+    ended_ns = telemetry.standing(0)[0].ended_unix_ns
+
+    still = [telemetry.standing(ended_ns + later_ns) for later_ns in (port_telemetry.RECENT_NS, 3 * 10**9)]
+
+    assert [len(ports) for ports in still] == [1, 0]
 
 
 def test_a_row_that_is_being_written_is_taken_when_it_is_whole(writing: OpenPort, telemetry: PortTelemetry) -> None:
@@ -63,7 +75,7 @@ def test_a_row_that_is_being_written_is_taken_when_it_is_whole(writing: OpenPort
     writing.write(row[40:] + "\n")
     telemetry.read(2.0)
 
-    assert telemetry.standing()[0].operation == 1  # older than what was told: it tells no newer state
+    assert telemetry.standing(NOW_NS)[0].operation == 1  # older than what was told: it tells no newer state
     assert telemetry.drain()[0].busy_sends > 0
 
 

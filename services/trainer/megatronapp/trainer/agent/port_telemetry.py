@@ -24,6 +24,8 @@ LOOK_SECONDS = 5.0
 """A process opens its ports' files when it sends through them for the first time."""
 READ_BYTES = 1 << 16
 """Of a file, of what was added since the last time the newest: some 500 sends. A port may end 100,000 a second."""
+RECENT_NS = 2 * 10**9
+"""That an operation's end is known to the agent two heartbeats late, at most."""
 FILES = 2
 """Of a port, which are written in turn."""
 
@@ -68,9 +70,11 @@ class PortTelemetry:
         was_busy, self._busy = self._busy, {}
         return [_message(port, send, was_busy.get(port, Busy())) for port, send in self._newest.items()]
 
-    def standing(self) -> list[trace_pb2.PortSends]:
-        """The newest send of each port; of a rank that stands still."""
-        return [_message(port, send, Busy()) for port, send in self._newest.items()]
+    def standing(self, since_unix_ns: int) -> list[trace_pb2.PortSends]:
+        """Of a rank that stands still since then: the newest send of each port that has sent since. What was left
+        at an earlier one may be through: small operations leave no rows."""
+        since_ns = since_unix_ns - RECENT_NS
+        return [_message(port, send, Busy()) for port, send in self._newest.items() if send.ended_ns >= since_ns]
 
     def close(self) -> None:
         for file in filter(None, self._files.values()):

@@ -279,7 +279,9 @@ class Rank:
         """Add what the rank is in, if that was asked for; and ask for it if it has stood still for long enough."""
         if self._stack is not None:
             beat.stack.CopyFrom(self._stack)
-            beat.stack.ports.extend(self._ports.standing() if self._ports is not None else ())
+            if self._ports is not None:
+                still_seconds = time.monotonic() - self._standing.since
+                beat.stack.ports.extend(self._ports.standing(time.time_ns() - round(still_seconds * 1e9)))
             self._stack = None
         where = beat.step, beat.phase, beat.activity_since_ns, [f.SerializeToString() for f in beat.frontiers]
         if self._standing.due(where, time.monotonic()) and not self._stacks.asking:
