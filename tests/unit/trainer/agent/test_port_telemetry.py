@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from megatronapp.core.trace.limits import MAX_COUNT, MAX_TIME_NS, MAX_WORLD
+from megatronapp.core.trace.validate import check_message
 from megatronapp.trainer.agent import port_telemetry
 from megatronapp.trainer.agent.port_telemetry import PortTelemetry, is_enabled
+from megatronapp.v1 import trace_pb2
 from tests.support.work_requests import CHUNK, LINE, NOW_NS, OpenPort, SendingPort, write
 
 PORT = SendingPort("mlx5_0", place=3, peer=4)
@@ -150,6 +153,28 @@ def test_nonsense_is_left_out(writing: OpenPort, telemetry: PortTelemetry) -> No
     telemetry.read(0.0)
 
     assert len(telemetry.drain()) == 1
+
+
+@pytest.mark.parametrize("card", ["mlx5\x1b[2J", "mlx5\u202e", os.fsdecode(b"mlx5\xff")])
+def test_a_port_whose_name_no_collector_takes_is_left_out(telemetry: PortTelemetry, tmp_path: Path, card: str) -> None:
+    port = OpenPort(tmp_path, SendingPort(card, place=0, peer=1))
+    port.send()
+    telemetry.read(0.0)
+    port.close()
+
+    assert telemetry.drain() == []
+
+
+def test_whatever_rows_say_a_collector_takes_the_summary(writing: OpenPort, telemetry: PortTelemetry) -> None:
+    most = f"{MAX_COUNT},{MAX_COUNT},{MAX_COUNT}"
+    for ended_ns in (1, MAX_TIME_NS):
+        writing.write(f"x,{-(1 << 63)},{MAX_WORLD - 1},{MAX_WORLD},0,2,{MAX_COUNT},a,b,{most},{ended_ns}\n")
+    telemetry.read(0.0)
+    summary = trace_pb2.StepSummary(step=1, duration_ns=1, ports=telemetry.drain())
+
+    check_message(trace_pb2.TraceMessage(seq=1, summary=summary))
+
+    assert len(summary.ports) == 1
 
 
 def test_a_process_that_has_ended_tells_nothing() -> None:

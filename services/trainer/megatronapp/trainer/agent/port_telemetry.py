@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from megatronapp.core.logging import get_logger
-from megatronapp.core.trace.limits import MAX_DURATION_NS, MAX_NAME, MAX_PORTS
+from megatronapp.core.trace.limits import MAX_COUNT, MAX_DURATION_NS, MAX_PORTS
 from megatronapp.core.trace.work_requests import HEADER, NS, Busy, Send, busy, parse, port_name
 from megatronapp.v1 import trace_pb2
 
@@ -102,11 +102,12 @@ class PortTelemetry:
     def _open(self, descriptor: Path) -> None:
         try:
             port = port_name(descriptor.readlink().name)
-            if port is None or len(port) > MAX_NAME or len(self._files) >= FILES * MAX_PORTS:
+            if port is None or not port.isprintable():
                 return
             found = descriptor.stat()
             key = found.st_dev, found.st_ino
-            if key not in self._files and stat.S_ISREG(found.st_mode) and found.st_size:
+            known = key in self._files or len(self._files) >= FILES * MAX_PORTS
+            if not known and stat.S_ISREG(found.st_mode) and found.st_size:
                 self._files[key] = self._opened(port, descriptor)
         except OSError:  # it was closed meanwhile
             return
@@ -170,7 +171,7 @@ def _message(port: str, send: Send, was_busy: Busy) -> trace_pb2.PortSends:
         port=port,
         busy_sends=was_busy.sends,
         busy_ns=min(round(was_busy.seconds / NS), MAX_DURATION_NS),
-        busy_bytes=round(was_busy.sent_bytes),
+        busy_bytes=min(round(was_busy.sent_bytes), MAX_COUNT),
         communicator=send.communicator,
         peer=send.peer,
         operation=send.operation,
