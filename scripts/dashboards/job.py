@@ -107,7 +107,7 @@ PANELS = [
         unit="Bps",
     ),
     Panel(
-        "NCCL: what ranks send while their proxies wait for it, the slowest",
+        "NCCL: what ranks send while proxies wait for it or ports are busy, the slowest",
         [(f"megatronapp_nccl_send_bytes_per_second{{{JOB}}}", "rank {{rank}} on {{node}}")],
         unit="Bps",
     ),

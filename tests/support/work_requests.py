@@ -16,6 +16,7 @@ DEPTH = 8
 CHUNK = 1 << 19
 LINE = 40e9
 """Bytes a second."""
+NOW_NS = 1_790_000_000_000_000_000
 
 
 @dataclass(frozen=True)
@@ -54,3 +55,32 @@ class SendingPort:
 
 def write(path: Path, rows: list[str]) -> None:
     path.write_text("\n".join([HEADER, *rows, ""]))
+
+
+class OpenPort:
+    """Whose two files a process has open, and writes as Megatrace's NCCL does: row by row."""
+
+    def __init__(self, folder: Path, port: SendingPort) -> None:
+        self.port = port
+        self._files = [path.open("w") for path in port.files(folder)]
+        self._at_ns, self._operation = NOW_NS, 0
+        for file in range(len(self._files)):
+            self.write(HEADER + "\n", file)
+
+    def write(self, text: str, file: int = 0) -> None:
+        self._files[file].write(text)
+        self._files[file].flush()
+
+    def send(self, sends: int = 200, *, file: int = 0, until: int | None = None, at_ns: int | None = None) -> None:
+        """An operation, a second after the one before or at a time."""
+        self._operation, self._at_ns = self._operation + 1, at_ns or self._at_ns + 10**9
+        self.write("".join(f"{row}\n" for row in self.port.rows(self._operation, self._at_ns, sends, until)), file)
+
+    def begin_again(self, file: int) -> None:
+        self._files[file].seek(0)
+        self._files[file].truncate()
+        self.write(HEADER + "\n", file)
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()

@@ -316,7 +316,7 @@ class TraceBatch(_message.Message):
     def __init__(self, step: _Optional[int] = ..., count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., start_ns: _Optional[bytes] = ..., duration_ns: _Optional[bytes] = ..., enqueue_ns: _Optional[bytes] = ..., cpu_ns: _Optional[bytes] = ..., name: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., stream: _Optional[bytes] = ..., microbatch: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., layer: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., sequence: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., reference_host_ns: _Optional[int] = ..., reference_error_ns: _Optional[int] = ..., dropped: _Optional[int] = ..., last: _Optional[bool] = ..., base_ns: _Optional[int] = ..., message: _Optional[bytes] = ...) -> None: ...
 
 class StepSummary(_message.Message):
-    __slots__ = ("step", "start_ns", "duration_ns", "cpu_ns", "names", "communicators", "rows", "name", "kind", "chunk", "communicator", "count", "duration_sum_ns", "duration_min_ns", "duration_max_ns", "cpu_sum_ns", "cpu_min_ns", "cpu_max_ns", "launch_lag_sum_ns", "launch_lag_max_ns", "tokens", "length_squares", "bytes", "peer", "phases", "progress", "dropped", "traced", "starved_count", "starved_sum_ns", "starved_tokens", "starved_length_squares", "memory", "peak_activations", "order", "nccl")
+    __slots__ = ("step", "start_ns", "duration_ns", "cpu_ns", "names", "communicators", "rows", "name", "kind", "chunk", "communicator", "count", "duration_sum_ns", "duration_min_ns", "duration_max_ns", "cpu_sum_ns", "cpu_min_ns", "cpu_max_ns", "launch_lag_sum_ns", "launch_lag_max_ns", "tokens", "length_squares", "bytes", "peer", "phases", "progress", "dropped", "traced", "starved_count", "starved_sum_ns", "starved_tokens", "starved_length_squares", "memory", "peak_activations", "order", "nccl", "ports")
     STEP_FIELD_NUMBER: _ClassVar[int]
     START_NS_FIELD_NUMBER: _ClassVar[int]
     DURATION_NS_FIELD_NUMBER: _ClassVar[int]
@@ -353,6 +353,7 @@ class StepSummary(_message.Message):
     PEAK_ACTIVATIONS_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     NCCL_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
     step: int
     start_ns: int
     duration_ns: int
@@ -389,7 +390,30 @@ class StepSummary(_message.Message):
     peak_activations: int
     order: bytes
     nccl: _containers.RepeatedCompositeFieldContainer[NcclTally]
-    def __init__(self, step: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., rows: _Optional[int] = ..., name: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., count: _Optional[bytes] = ..., duration_sum_ns: _Optional[bytes] = ..., duration_min_ns: _Optional[bytes] = ..., duration_max_ns: _Optional[bytes] = ..., cpu_sum_ns: _Optional[bytes] = ..., cpu_min_ns: _Optional[bytes] = ..., cpu_max_ns: _Optional[bytes] = ..., launch_lag_sum_ns: _Optional[bytes] = ..., launch_lag_max_ns: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., phases: _Optional[_Iterable[_Union[Phase, str]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., dropped: _Optional[int] = ..., traced: _Optional[bool] = ..., starved_count: _Optional[bytes] = ..., starved_sum_ns: _Optional[bytes] = ..., starved_tokens: _Optional[bytes] = ..., starved_length_squares: _Optional[bytes] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., peak_activations: _Optional[int] = ..., order: _Optional[bytes] = ..., nccl: _Optional[_Iterable[_Union[NcclTally, _Mapping]]] = ...) -> None: ...
+    ports: _containers.RepeatedCompositeFieldContainer[PortSends]
+    def __init__(self, step: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., rows: _Optional[int] = ..., name: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., count: _Optional[bytes] = ..., duration_sum_ns: _Optional[bytes] = ..., duration_min_ns: _Optional[bytes] = ..., duration_max_ns: _Optional[bytes] = ..., cpu_sum_ns: _Optional[bytes] = ..., cpu_min_ns: _Optional[bytes] = ..., cpu_max_ns: _Optional[bytes] = ..., launch_lag_sum_ns: _Optional[bytes] = ..., launch_lag_max_ns: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., phases: _Optional[_Iterable[_Union[Phase, str]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., dropped: _Optional[int] = ..., traced: _Optional[bool] = ..., starved_count: _Optional[bytes] = ..., starved_sum_ns: _Optional[bytes] = ..., starved_tokens: _Optional[bytes] = ..., starved_length_squares: _Optional[bytes] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., peak_activations: _Optional[int] = ..., order: _Optional[bytes] = ..., nccl: _Optional[_Iterable[_Union[NcclTally, _Mapping]]] = ..., ports: _Optional[_Iterable[_Union[PortSends, _Mapping]]] = ...) -> None: ...
+
+class PortSends(_message.Message):
+    __slots__ = ("port", "busy_sends", "busy_ns", "busy_bytes", "communicator", "peer", "operation", "outstanding_bytes", "ended_unix_ns")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SENDS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_NS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATOR_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    OUTSTANDING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENDED_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    port: str
+    busy_sends: int
+    busy_ns: int
+    busy_bytes: int
+    communicator: int
+    peer: int
+    operation: int
+    outstanding_bytes: int
+    ended_unix_ns: int
+    def __init__(self, port: _Optional[str] = ..., busy_sends: _Optional[int] = ..., busy_ns: _Optional[int] = ..., busy_bytes: _Optional[int] = ..., communicator: _Optional[int] = ..., peer: _Optional[int] = ..., operation: _Optional[int] = ..., outstanding_bytes: _Optional[int] = ..., ended_unix_ns: _Optional[int] = ...) -> None: ...
 
 class NcclTally(_message.Message):
     __slots__ = ("seat", "sending", "operation", "algorithm", "protocol", "size_log2", "count", "fastest_bytes", "fastest_ns", "gpu_ns", "peer_ns", "network_ns", "data_ns", "sent_bytes", "numbers", "durations_ns")
@@ -510,20 +534,22 @@ class Heartbeat(_message.Message):
     def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[_Union[Frontier, _Mapping]]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., operations_lost: _Optional[int] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ...) -> None: ...
 
 class Stack(_message.Message):
-    __slots__ = ("clock_ns", "state", "text", "source", "recorder", "ras")
+    __slots__ = ("clock_ns", "state", "text", "source", "recorder", "ras", "ports")
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     RECORDER_FIELD_NUMBER: _ClassVar[int]
     RAS_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
     clock_ns: int
     state: str
     text: str
     source: str
     recorder: str
     ras: str
-    def __init__(self, clock_ns: _Optional[int] = ..., state: _Optional[str] = ..., text: _Optional[str] = ..., source: _Optional[str] = ..., recorder: _Optional[str] = ..., ras: _Optional[str] = ...) -> None: ...
+    ports: _containers.RepeatedCompositeFieldContainer[PortSends]
+    def __init__(self, clock_ns: _Optional[int] = ..., state: _Optional[str] = ..., text: _Optional[str] = ..., source: _Optional[str] = ..., recorder: _Optional[str] = ..., ras: _Optional[str] = ..., ports: _Optional[_Iterable[_Union[PortSends, _Mapping]]] = ...) -> None: ...
 
 class Frontier(_message.Message):
     __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending", "open", "elements", "data_type", "root", "nccl", "open_count")

@@ -156,7 +156,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "megatronapp_nccl_send_bytes_per_second",
             "gauge",
             (*JOB_LABELS, "rank", "node"),
-            "What a rank sends over the network, over the time that its proxies wait for it; the slowest.",
+            "What a rank sends over the network, over the time that proxies wait or ports are busy; the slowest.",
         ),
         Metric(
             "megatronapp_nccl_proxy_wait_seconds",

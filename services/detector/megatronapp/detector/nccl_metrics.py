@@ -25,7 +25,7 @@ GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("src_node", "dst_node"),
     ),
     "nccl_send_bytes_per_second": (
-        "What a rank sends over the network, over the time that its proxies wait for it; the slowest.",
+        "What a rank sends over the network, over the time that proxies wait or ports are busy; the slowest.",
         ("rank", "node"),
     ),
     "nccl_proxy_wait_seconds": ("What a rank's proxies wait for in a step, all together: mean.", ("waits_for",)),
@@ -99,7 +99,7 @@ def _senders(nccl: NcclView, nodes: Mapping[int, str], labels: tuple[str, ...], 
 
 
 def _waits(nccl: NcclView, labels: tuple[str, ...]) -> Iterator[Sample]:
-    for waits_for in ("gpu", "peer", "network", "data") if nccl.waits else ():
+    for waits_for in ("gpu", "peer", "network", "data") if nccl.waits and not nccl.ports else ():
         mean = float(np.mean([getattr(own, waits_for) for own in nccl.waits.values()]))
         yield "nccl_proxy_wait_seconds", (*labels, waits_for), mean
 

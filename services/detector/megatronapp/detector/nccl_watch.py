@@ -1,4 +1,5 @@
-"""What NCCL tells of a job's operations, watched step by step: transfers, the waits of those who send, late starts.
+"""What NCCL tells of a job's operations, watched step by step: transfers, the waits of those who send, late starts. Of
+those who send Megatrace's telemetry of their network ports may tell instead.
 
 Nothing of it is there unless NCCL tells: other jobs are judged as ever.
 """
@@ -28,6 +29,8 @@ START = "nccl_start"
 BESIDE = math.log(1.5)
 """Healthy transfers of one kind differ by less: by where their members are."""
 LEAST_PEERS = 3
+SILENT_STEPS = 8
+"""In which nothing is told, as where the trace was switched off: what was told before does not hold."""
 MOST_TRANSFERS = 1 << 14
 """That are watched; later ones are left out."""
 NOISE: Mapping[str, Noise] = {
@@ -53,6 +56,9 @@ class NcclView:
     """By item of the monitors TRANSFER and TRANSFER_BESIDE."""
     ends: Mapping[Transfer, tuple[tuple[int, ...], tuple[int, ...]]]
     pace: Pace
+    ports: Mapping[int, str] = field(default_factory=dict)
+    """By rank the network port through which it has sent most slowly when its ports told last: short steps may come in
+    which they tell nothing."""
 
 
 @dataclass(slots=True)
@@ -65,17 +71,31 @@ class NcclWatch:
     _destinations: Destinations = field(default_factory=Destinations)
     _late: LateStarts = field(default_factory=LateStarts)
     _pace: Pace = field(default_factory=Pace)
+    _ports: dict[int, str] = field(default_factory=dict)
+    _view: NcclView | None = None
+    _view_step: int = 0
     _numbers: dict[Transfer, int] = field(default_factory=dict)
     _ends: dict[Transfer, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
 
     def observe(self, table: StepTable, usual_seconds: float, *, waits_explained: bool) -> NcclView | None:
-        """waits_explained: that others wait needs no reason. None: NCCL has told nothing."""
-        if not table.nccl:
-            return None
+        """waits_explained: that others wait needs no reason. None: nothing is told. In a short step nothing may have
+        ended that is told of: what was told last holds."""
+        if table.nccl or table.ports:
+            self._view_step, self._view = (
+                table.step,
+                self._of_step(table, usual_seconds, waits_explained=waits_explained),
+            )
+        elif table.step - self._view_step > SILENT_STEPS:
+            self._view = None
+        return self._view
+
+    def _of_step(self, table: StepTable, usual_seconds: float, *, waits_explained: bool) -> NcclView:
         self._pace.note(table.step, float(np.nanmedian(table.duration)))
         self._communicators.learn(table.nccl, table.communicators)
         known = self._communicators.known
-        transfers, waits = nccl_operations.transfers(table.nccl, known), nccl_operations.waits(table.nccl)
+        transfers = nccl_operations.transfers(table.nccl, known)
+        waits = nccl_operations.port_waits(table.ports) | nccl_operations.waits(table.nccl)
+        self._ports |= nccl_operations.slowest_ports(table.ports)
         starts = self._late.of(table.nccl, known)
         self._prepare(len(table.ranks), len(transfers.bandwidth))
         self._watch_transfers(table.step, transfers)
@@ -84,7 +104,9 @@ class NcclWatch:
         waited = {} if waits_explained else waited_for(starts, known, table.ranks)
         self._observe(START, table.step, list(waited), [seconds / usual_seconds for seconds in waited.values()])
         keys = tuple(self._numbers)
-        return NcclView(transfers, waits, self._destinations, tuple(starts), known, keys, self._ends, self._pace)
+        return NcclView(
+            transfers, waits, self._destinations, tuple(starts), known, keys, self._ends, self._pace, self._ports
+        )
 
     def _slow_senders(self) -> dict[int, int]:
         """From which step on."""

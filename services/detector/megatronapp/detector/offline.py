@@ -27,6 +27,7 @@ from megatronapp.detector.formats.layout import Layout, check, infer
 from megatronapp.detector.formats.megatrace import Logs, traffic_of
 from megatronapp.detector.formats.own_work import gather
 from megatronapp.detector.formats.recording_tables import step_tables
+from megatronapp.detector.formats.xpu_timer import Scrape
 from megatronapp.detector.judge import Judge
 from megatronapp.detector.profiles import GPU
 from megatronapp.detector.report import Culprit, Hang, Job, Report
@@ -305,9 +306,9 @@ def _hang(blamed: Sequence[Blame], unclear: frozenset[int]) -> Hang:
     return Hang(ranks=tuple(sorted(culprit.rank for culprit in culprits)), culprits=tuple(culprits), **first)
 
 
-def scraped_job(name: str, hung: Mapping[int, bool]) -> Report:
+def scraped_job(name: str, scrape: Scrape) -> Report:
     """Pass on what xpu_timer says of each rank: it tells that a rank hangs, not which one made it."""
-    ranks = tuple(sorted(rank for rank, hangs in hung.items() if hangs))
+    ranks = tuple(sorted(rank for rank, hangs in scrape.hung.items() if hangs))
     suspicions = []
     if ranks:
         text = f"xpu_timer reports that rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} hang."
@@ -325,7 +326,7 @@ def scraped_job(name: str, hung: Mapping[int, bool]) -> Report:
                 cost_ratio=math.inf,
             )
         )
-    job = Job(name=name, format="xpu_timer", ranks=len(hung))
+    job = Job(name=name, format="xpu_timer", ranks=len(scrape.hung), records=scrape.samples)
     return Report(job=job, findings=in_order(without_steps(name, suspicions)))
 
 

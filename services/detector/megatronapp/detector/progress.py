@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import everyone, patience, profiles
@@ -17,6 +17,7 @@ from megatronapp.detector.members import Member
 from megatronapp.detector.operation_times import OperationTimes
 from megatronapp.detector.patience import Patience
 from megatronapp.detector.positions import Positions
+from megatronapp.detector.rank_state import RankState
 from megatronapp.detector.signals.frontier import Blame, Side, blame
 from megatronapp.detector.signals.halted import of_stopped
 from megatronapp.detector.signals.program import calls_of, disagreements
@@ -45,40 +46,12 @@ STOPPED = "stopped"
 _PHASE_STEP = trace_pb2.PHASE_STEP
 
 
-@dataclass(slots=True)
-class _Rank:
-    positions: Positions
-    """As its newest heartbeat tells."""
-    step: int = 0
-    activity: str = ""
-    phase: int = patience.START
-    heard_unix_ns: int = 0
-    closing: bool = False
-    lost: bool = False
-    telemetry: trace_pb2.GpuTelemetry | None = None
-    clock_ns: int = 0
-    cpu_ns: int = 0
-    queued_ns: int = 0
-    node: str = ""
-    stack: trace_pb2.Stack | None = None
-    """What it was in when its agent looked, since it has moved last."""
-    passing: bool = False
-    """CPU ranks: its thread is in a pass, and in no operation that is told of."""
-    computing: bool = False
-    """And uses the processor."""
-
-    @property
-    def said_of_job(self) -> str:
-        """By NCCL's RAS, where its agent has asked."""
-        return "" if self.stack is None else self.stack.ras
-
-
 class Progress:
     """Fed with the heartbeats of the ranks' processes, of each process's in order; asked for a stall after each."""
 
     def __init__(self, start_patience_seconds: float = patience.START_SECONDS) -> None:
         self.stalled_seconds = 0.0
-        self._ranks: dict[int, _Rank] = {}
+        self._ranks: dict[int, RankState] = {}
         self._heard_unix_ns = 0
         self._patience = Patience(start_patience_seconds)
         self._step = 0
@@ -171,7 +144,7 @@ class Progress:
             self._patience.ends(patience.STEP, len(self._ranks))
             self._allowed_seconds = self._patience.of(self._phases)
 
-    def _see(self, rank: int, state: _Rank, stack: trace_pb2.Stack | None) -> None:
+    def _see(self, rank: int, state: RankState, stack: trace_pb2.Stack | None) -> None:
         """What a rank's agent has seen it in."""
         state.stack = stack
         if stack is not None and stack.state == STOPPED:
@@ -353,14 +326,14 @@ class Progress:
             silences=silences(silent, lost, nodes, living),
         )
 
-    def _known(self, rank: int) -> _Rank:
+    def _known(self, rank: int) -> RankState:
         if rank not in self._ranks:
-            state = self._ranks[rank] = _Rank(Positions(rank, {}))
+            state = self._ranks[rank] = RankState(Positions(rank, {}))
             self._count(state, +1)
             self._allowed_seconds = self._patience.of(self._phases)
         return self._ranks[rank]
 
-    def _stands(self, state: _Rank, phase: int, *, closing: bool, lost: bool) -> None:
+    def _stands(self, state: RankState, phase: int, *, closing: bool, lost: bool) -> None:
         """Note where a rank stands now."""
         if (state.phase, state.closing, state.lost) == (phase, closing, lost):
             return
@@ -369,7 +342,7 @@ class Progress:
         self._count(state, +1)
         self._allowed_seconds = self._patience.of(self._phases)
 
-    def _count(self, state: _Rank, one: int) -> None:
+    def _count(self, state: RankState, one: int) -> None:
         if state.closing:
             self._closed += one
         elif state.lost:
@@ -392,7 +365,7 @@ class Progress:
             self._patience.note(self._phases, self._step, self.stalled_seconds)
             self.stalled_seconds, self._most_lost, self._waited_seconds = 0.0, 0, None
 
-    def _silent(self, state: _Rank) -> bool:
+    def _silent(self, state: RankState) -> bool:
         return (self._heard_unix_ns - state.heard_unix_ns) * NS > SILENT_SECONDS
 
 

@@ -136,5 +136,7 @@ class StepTable:
     """Gradients are reduced beside the backward passes, the last of which wait for ranks that are behind."""
     nccl: tuple[tuple[int, Sequence[trace_pb2.NcclTally]], ...] = ()
     """By global rank: what NCCL told of operations that ended since the step before."""
+    ports: tuple[tuple[int, Sequence[trace_pb2.PortSends]], ...] = ()
+    """By global rank: the network ports that it sent through since the step before."""
     unheard: int = 0
     """How many more ranks the job says to have: counted, not listed, as the number is anybody's word."""

@@ -92,9 +92,12 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, capsys):
     ],
 )
 def test_ranks_that_xpu_timer_flags_are_passed_on(shared_data, scrape, hung):
-    report = analyze(shared_data / "dlrover_xpu_timer" / scrape)
+    file = shared_data / "dlrover_xpu_timer" / scrape
+    samples = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
 
-    assert report.job.ranks == 8
+    report = analyze(file)
+
+    assert (report.job.ranks, report.job.records) == (8, len(samples))
     assert {rank for finding in report.findings for rank in finding.ranks} == hung
     assert all((f.kind, f.cause, f.page) == (Kind.HANG, Cause.UNKNOWN, True) for f in report.findings)
 

@@ -57,6 +57,12 @@ def test_a_place_that_is_none_is_no_peer() -> None:
     assert parse(row).peer is None
 
 
+def test_bytes_that_were_never_taken_off_are_not_outstanding_where_no_send_is() -> None:
+    counted = "a,77,0,1,0,2,3,x,y,4,{sends},4096,7"
+
+    assert [parse(counted.format(sends=sends)).outstanding_bytes for sends in (0, 1)] == [0, 4096]
+
+
 @pytest.mark.parametrize(
     "row", ["", "1,2", "a,77,0,1,0,2,3,x,y,4,5,6,seven", "a,77,-1,1,0,2,3,x,y,4,5,6,7", "a,7,0,1,0,2,3,x,y,4,5,6,0"]
 )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +67,45 @@ def test_a_process_that_waits_tells_where_and_goes_on(sleeper: tuple[int, StackS
     for stack in (first, second):
         assert (stack.state, stack.source) == ("sleeping", "faulthandler")
     assert stacks.process_state(pid) == "sleeping"
+
+
+def py_spy(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Stands for it on this machine."""
+    spy = folder / "py-spy"
+    spy.write_text(f"#!/bin/sh\n{script}\n")
+    spy.chmod(0o755)
+    monkeypatch.setattr(stacks.shutil, "which", lambda name: str(spy) if name == "py-spy" else None)
+
+
+def test_where_py_spy_is_installed_it_tells_python_and_native_frames(
+    sleeper: tuple[int, StackSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid, source = sleeper
+    py_spy(tmp_path, monkeypatch, 'echo "asked for $*"; echo "ncclAllReduce (libnccl.so)"')
+    taker = StackTaker(pid, source)
+
+    stack = dumped(taker)
+    taker.close()
+
+    assert (stack.state, stack.source) == ("sleeping", "py-spy")
+    assert f"asked for dump --pid {pid} --native" in stack.text
+    assert "ncclAllReduce (libnccl.so)" in stack.text
+
+
+def test_where_py_spy_may_not_look_the_process_tells_its_stack_itself(
+    sleeper: tuple[int, StackSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid, source = sleeper
+    py_spy(tmp_path, monkeypatch, "echo 'Permission denied' >&2; exit 1")
+    taker = StackTaker(pid, source)
+
+    def there() -> trace_pb2.Stack | None:
+        return found if "in waits_for_its_peer" in (found := dumped(taker)).text else None
+
+    stack = waited_for(there)
+    taker.close()
+
+    assert stack.source == "faulthandler"
 
 
 def test_a_stopped_process_tells_its_state_and_gets_no_signal(sleeper: tuple[int, StackSource]) -> None:

@@ -21,7 +21,7 @@ from megatronapp.core.trace.checks import (
     up_to,
 )
 from megatronapp.core.trace.message_id import MAX_PACKED
-from megatronapp.core.trace.nccl_tallies import check_seat
+from megatronapp.core.trace.nccl_tallies import check_ports, check_seat
 from megatronapp.core.trace.ranges import Ranges
 from megatronapp.v1 import trace_pb2
 
@@ -65,6 +65,7 @@ def _check_fields(beat: AnyHeartbeat) -> None:
         check_count("characters of a flight recorder", len(beat.stack.recorder), limits.MAX_RECORDER)
         check_texts("report of RAS", beat.stack.ras.split("\n"), limits.MAX_RAS)
         check_count("characters of a report of RAS", len(beat.stack.ras), limits.MAX_RAS)
+        check_ports(beat.stack.ports)
         check_texts("state", [beat.stack.state, beat.stack.source], limits.MAX_NAME)
     if communicators := beat.communicators:
         check_communicators(communicators)

@@ -93,6 +93,8 @@ when decoded."""
 MAX_ORDER_BYTES = 1 << 17
 """Of what a stage ran in a step: two a pass."""
 
+MAX_PORTS = 16
+"""Network ports that one rank sends through."""
 MAX_TALLIES = 256
 """Kinds of NCCL's operations in a summary."""
 MAX_SAMPLED = 16

@@ -1,4 +1,4 @@
-"""Whether what a summary says of NCCL's operations can be true."""
+"""Whether what a summary says of NCCL's operations, and of network ports, can be true."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ def check_tallies(tallies: Sequence[trace_pb2.NcclTally]) -> None:
             raise ImplausibleError("number", "a sampled operation whose number or duration is out of range")
 
 
+def check_ports(ports: Sequence[trace_pb2.PortSends]) -> None:
+    """Raises ImplausibleError."""
+    check_count("network ports", len(ports), limits.MAX_PORTS)
+    _PORT.check_all(ports)
+    check_texts("network port", [port.port for port in ports], limits.MAX_NAME)
+
+
 def check_seat(seat: trace_pb2.NcclSeat) -> None:
     """Raises ImplausibleError."""
     if not (seat.place < seat.size <= limits.MAX_WORLD and (not seat.HasField("peer") or seat.peer < seat.size)):
@@ -35,4 +42,11 @@ _TALLY = Ranges(
     *up_to(63, "size_log2"),
     *up_to(limits.MAX_COUNT, "count", "fastest_bytes", "sent_bytes"),
     *up_to(limits.MAX_DURATION_NS, "fastest_ns", "gpu_ns", "peer_ns", "network_ns", "data_ns"),
+)
+_PORT = Ranges(
+    "network port",
+    *up_to(limits.MAX_COUNT, "busy_sends", "busy_bytes", "operation", "outstanding_bytes"),
+    *up_to(limits.MAX_DURATION_NS, "busy_ns"),
+    *up_to(limits.MAX_WORLD - 1, "peer"),
+    *up_to(limits.MAX_TIME_NS, "ended_unix_ns"),
 )

@@ -44,7 +44,7 @@ from megatronapp.core.trace.columns import (
 from megatronapp.core.trace.extents import Extent, Ints
 from megatronapp.core.trace.heartbeat import check_heartbeat
 from megatronapp.core.trace.message_id import MAX_PACKED
-from megatronapp.core.trace.nccl_tallies import check_tallies
+from megatronapp.core.trace.nccl_tallies import check_ports, check_tallies
 from megatronapp.core.trace.ranges import ImplausibleError, Ranges
 from megatronapp.core.trace.values import Identity
 from megatronapp.v1 import trace_pb2
@@ -216,6 +216,7 @@ def _summary_fields(summary: trace_pb2.StepSummary) -> None:
         check_phase(phase)
     check_parts(summary, _SUMMARY_PARTS)
     check_tallies(summary.nccl)
+    check_ports(summary.ports)
 
 
 def _recipe(recipe: trace_pb2.Recipe) -> None:

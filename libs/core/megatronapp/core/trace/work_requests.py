@@ -5,9 +5,10 @@ each send that ended. What a port's rows say of its speed. Pure.
 
 By sii-research/Megatrace, trace/megatrace_nccl.patch (timer_log.cc, net_ib.cc): Group is NCCL's hash of the
 communicator, FromRank and ToRank are places in it, FuncTimes numbers its operations. Bandwidth is the port's over a
-window of sends of one operation, in whole Gibit/s; SendWrCounter and RemainWrDataSize are what the sender still has
-outstanding, and Timestamp is when the send ended, in nanoseconds since the epoch. Time is the same to the second, by
-the host's zone.
+window of sends of one operation, in whole Gibit/s; SendWrCounter and RemainWrDataSize are how many sends, and how many
+bytes, are still outstanding (bytes from before the telemetry began are never taken off: where no send is outstanding
+none are). Timestamp is when the send ended, in nanoseconds since the epoch. Time is the same to the second, by the
+host's zone.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ def port_name(file_name: str) -> str | None:
 
 def parse(row: str) -> Send:
     """Raises ValueError for what is no row."""
-    _, group, place, to, _, _, operation, _, _, bandwidth, _, outstanding, ended = row.split(",")
+    _, group, place, to, _, _, operation, _, _, bandwidth, sends, outstanding, ended = row.split(",")
     send = Send(
         communicator=int(group) & ((1 << 64) - 1),
         place=int(place),
         peer=peer if 0 <= (peer := int(to)) < MAX_WORLD else None,
         operation=int(operation),
         bandwidth=int(bandwidth) * BYTES_PER_SECOND,
-        outstanding_bytes=max(0, int(outstanding)),
+        outstanding_bytes=max(0, int(outstanding)) if int(sends) > 0 else 0,
         ended_ns=int(ended),
     )
     numbers = (send.operation, int(bandwidth), send.outstanding_bytes)

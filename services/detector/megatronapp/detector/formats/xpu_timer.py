@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,11 +21,20 @@ def is_scrape(path: Path) -> bool:
         return PREFIX.encode() in file.read(LOOKED_AT_BYTES)
 
 
-def read(path: Path) -> dict[int, bool]:
-    """Whether each rank hangs, by global rank. Raises DataError."""
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    hung: Mapping[int, bool]
+    """Whether each rank hangs, by global rank."""
+    samples: int
+    """Of all metrics."""
+
+
+def read(path: Path) -> Scrape:
+    """Raises DataError."""
     try:
         families = list(text_string_to_metric_families(path.read_text()))
-        samples = [sample for family in families for sample in family.samples if sample.name == HANG]
-        return {int(sample.labels["rank"]): sample.value != 0 for sample in samples}
+        samples = [sample for family in families for sample in family.samples]
+        hung = {int(sample.labels["rank"]): sample.value != 0 for sample in samples if sample.name == HANG}
+        return Scrape(hung, len(samples))
     except (ValueError, KeyError) as error:
         raise DataError(f"{path}: not readable as Prometheus text with a hang flag per rank: {error}") from error

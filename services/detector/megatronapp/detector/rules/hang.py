@@ -10,6 +10,7 @@ from typing import Protocol
 
 from megatronapp.core.findings import Cause, Evidence, Kind
 from megatronapp.core.trace.message_id import describe
+from megatronapp.detector.rules import stuck_sends
 from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.signals.frontier import Blame, Side
 from megatronapp.detector.signals.silence import Silence
@@ -114,7 +115,7 @@ def detect(stall: Stalled | None, *, link_is_known: bool) -> Iterator[Suspicion]
     for ranks, edges in circles.items():
         yield _described(stall, ranks, edges[0], _CAUSE[edges[0].side], _of_circle(ranks, edges))
     if network:
-        ranks = tuple(b.rank for b in network)
+        ranks = stuck_sends.senders(stall.stacks, [b.rank for b in network])
         yield _suspicion(stall, ranks, network[0], Cause.NIC if link_is_known else Cause.UNKNOWN)
     if not stall.blamed:
         yield _of_nobody(stall)
@@ -172,9 +173,10 @@ def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame, cause: Cause) -
     does = _LEFT[b.side] if _has_ended(stall, b) else _DOES[b.side]
     does = does.format(operation=_operation(b), communicator=_where(b.communicator), instead=b.instead)
     waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:TOLD_RANKS]))}" if b.waiting else ""
-    return _described(
-        stall, ranks, b, cause, f"{_named(ranks)} {does}{waiting}.{_stopped(stall, ranks)}{_silent(stall, ranks)}"
-    )
+    witnesses = _stopped(stall, ranks) + _silent(stall, ranks)
+    if b.side is Side.NETWORK:
+        witnesses += stuck_sends.text(stall.stacks, ranks)
+    return _described(stall, ranks, b, cause, f"{_named(ranks)} {does}{waiting}.{witnesses}")
 
 
 def _has_ended(stall: Stalled, b: Blame) -> bool:

@@ -21,6 +21,7 @@ MANY = 8
 """Ranks of SEVERAL nodes whose sends become slow together are so for what they share."""
 SENDERS_STEPS = 3
 """A transfer that is slow for fewer steps is left to its senders' proxies, where they tell: they know more."""
+_PROXIES = "wait of NCCL's proxies for a byte to be sent"
 Alarm = tuple[str, int]
 """Signal and item."""
 
@@ -108,7 +109,7 @@ def _slow_sends(view: View, found: SlowSends) -> Suspicion:
         found.alarm,
         ranks=found.ranks,
         cause=Cause.NIC if view.profile.link_is_known else Cause.UNKNOWN,
-        text="wait of NCCL's proxies for a byte to be sent",
+        text="time that a byte takes through its ports" if view.nccl and view.nccl.ports else _PROXIES,
         summary=f"{found.what} {said}.",
     )
 

@@ -65,7 +65,8 @@ def located(
             )
         else:
             for rank in ranks:
-                yield SlowSends(senders[rank].alarm, (rank,), (rank,), _of_card(rank, cards[rank]))
+                what = _of_card(rank, cards[rank], nccl.ports.get(rank))
+                yield SlowSends(senders[rank].alarm, (rank,), (rank,), what)
     yield from _links(nccl, senders)
 
 
@@ -105,9 +106,11 @@ def _worst(senders: Mapping[int, _Sender], ranks: Iterable[int]) -> Alarm:
     return max((senders[rank] for rank in ranks), key=lambda each: each.effect).alarm
 
 
-def _of_card(rank: int, sender: _Sender) -> str:
+def _of_card(rank: int, sender: _Sender, port: str | None) -> str:
+    """port: the slowest, where ports tell; proxies tell to whom instead."""
     only = next(iter(sender.excess)) if len(sender.excess) == 1 else None
-    return f"What rank {rank} sends over the network" + (f", all of it to rank {only}," if only is not None else "")
+    to = f", all of it to rank {only}," if only is not None else ""
+    return f"What rank {rank} sends {f'through {port}' if port else 'over the network'}{to}"
 
 
 def _ranks_named(ranks: Sequence[int]) -> str:

@@ -17,7 +17,8 @@ from megatronapp.v1 import trace_pb2
 
 NS = 1e-9
 Sent = Sequence[tuple[int, Sequence[trace_pb2.NcclTally]]]
-"""By global rank."""
+OfPorts = Sequence[tuple[int, Sequence[trace_pb2.PortSends]]]
+"""Both by global rank."""
 MESSAGE = "message"
 """The operation of a message's two ends."""
 MOST_COMMUNICATORS = 4096
@@ -126,6 +127,26 @@ def waits(sent: Sent) -> dict[int, Waits]:
             own.sent_bytes += tally.sent_bytes
         if own.gpu or own.peer or own.network or own.data:
             found[rank] = own
+    return found
+
+
+def port_waits(reported: OfPorts) -> dict[int, Waits]:
+    """By rank, where its network ports tell: the time that they were busy, and what they sent in it."""
+    found: dict[int, Waits] = {}
+    for rank, ports in reported:
+        busy_ns = sum(port.busy_ns for port in ports)
+        if busy_ns:
+            found[rank] = Waits(network=busy_ns * NS, sent_bytes=sum(port.busy_bytes for port in ports))
+    return found
+
+
+def slowest_ports(reported: OfPorts) -> dict[int, str]:
+    """By rank the port in which a byte takes longest, of those that were busy."""
+    found: dict[int, str] = {}
+    for rank, ports in reported:
+        busy = [port for port in ports if port.busy_ns and port.busy_bytes]
+        if busy:
+            found[rank] = max(busy, key=lambda port: port.busy_ns / port.busy_bytes).port
     return found
 
 

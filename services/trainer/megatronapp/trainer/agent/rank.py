@@ -30,6 +30,7 @@ from megatronapp.trainer.agent.held_steps import HeldSteps
 from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.kept_operations import KeptOperations
 from megatronapp.trainer.agent.outbox import Outbox, Outgoing, Sink
+from megatronapp.trainer.agent.port_telemetry import PortTelemetry, is_enabled
 from megatronapp.trainer.agent.process import RankProcess
 from megatronapp.trainer.agent.ring import Record
 from megatronapp.trainer.agent.scope import KEY as SCOPE
@@ -76,6 +77,7 @@ class Rank:
         self._held = None if operations is None else HeldSteps(operations, rank, hello.names)
         self._process = RankProcess(connection.pid, segment.thread)
         self._resident_bytes = self._process.resident_bytes()
+        self._ports = PortTelemetry(connection.pid) if is_enabled(os.environ, connection.pid) else None
         self._control = ControlRelay(segment, hello.control)
         self._communicators = hello.message.communicators
         self._communicator_bytes = 0
@@ -155,6 +157,8 @@ class Rank:
         self._control.relay()
         if self._operations is not None:
             self._operations.read()
+        if self._ports is not None:  # a rank that stands still sends no summaries
+            self._ports.read(time.monotonic())
         if self._stacks.asking:
             self._stack = self._stacks.poll() or self._stack
         phase, due = self._segment.state.phase, self._beats.due(time.monotonic())
@@ -180,6 +184,8 @@ class Rank:
             self._guarded(self._send_heartbeat, closing=closing)
         if self._telemetry is not None:
             self._telemetry.close()
+        if self._ports is not None:
+            self._ports.close()
         self._stacks.close()
         self._end_operations(died=not (lives or closing))
         self._segment.close()
@@ -228,6 +234,9 @@ class Rank:
         summary.memory.CopyFrom(memory_of(self._segment.state, self._resident_bytes))
         if self._operations is not None:
             summary.nccl.extend(self._operations.tallies())
+        if self._ports is not None:
+            self._ports.read(time.monotonic())
+            summary.ports.extend(self._ports.drain())
         for message in (messages.summary, *messages.batches):
             (message.batch if message.HasField("batch") else summary).dropped = self._outbox.dropped
             check_fields(message)
@@ -270,6 +279,9 @@ class Rank:
         """Add what the rank is in, if that was asked for; and ask for it if it has stood still for long enough."""
         if self._stack is not None:
             beat.stack.CopyFrom(self._stack)
+            if self._ports is not None:
+                still_seconds = time.monotonic() - self._standing.since
+                beat.stack.ports.extend(self._ports.standing(time.time_ns() - round(still_seconds * 1e9)))
             self._stack = None
         where = beat.step, beat.phase, beat.activity_since_ns, [f.SerializeToString() for f in beat.frontiers]
         if self._standing.due(where, time.monotonic()) and not self._stacks.asking:

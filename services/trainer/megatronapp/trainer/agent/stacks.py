@@ -191,6 +191,11 @@ class Standing:
         self._where: Any = None
         self._since = self._looked_at = 0.0
 
+    @property
+    def since(self) -> float:
+        """On the clock of `due`'s seconds."""
+        return self._since
+
     def due(self, where: Any, now_seconds: float) -> bool:
         """`where`: equal as long as nothing moves."""
         if where != self._where:

@@ -1,0 +1,37 @@
+"""Where a rank stands, as its newest heartbeat and its agent tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megatronapp.detector import patience
+from megatronapp.detector.positions import Positions
+from megatronapp.v1 import trace_pb2
+
+
+@dataclass(slots=True)
+class RankState:
+    positions: Positions
+    """As its newest heartbeat tells."""
+    step: int = 0
+    activity: str = ""
+    phase: int = patience.START
+    heard_unix_ns: int = 0
+    closing: bool = False
+    lost: bool = False
+    telemetry: trace_pb2.GpuTelemetry | None = None
+    clock_ns: int = 0
+    cpu_ns: int = 0
+    queued_ns: int = 0
+    node: str = ""
+    stack: trace_pb2.Stack | None = None
+    """What it was in when its agent looked, since it has moved last."""
+    passing: bool = False
+    """CPU ranks: its thread is in a pass, and in no operation that is told of."""
+    computing: bool = False
+    """And uses the processor."""
+
+    @property
+    def said_of_job(self) -> str:
+        """By NCCL's RAS, where its agent has asked."""
+        return "" if self.stack is None else self.stack.ras
