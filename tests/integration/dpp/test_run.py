@@ -30,6 +30,7 @@ from megatronapp.trainer.plugins.dpp import DppPlugin
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from tests.support.agents import agent
 from tests.support.forked import run_forked
+from tests.support.own_wgrad import OwnWgrad
 from tests.support.varied_orders import STOCK, TRIAL_KINDS, TRIAL_STEPS, Counting, trained
 from tests.support.victim import Victim
 
@@ -58,6 +59,21 @@ def test_auto_tries_all_in_turns_and_its_order_can_be_replayed(tmp_path: Path) -
     assert (layout.stages, layout.chunks, layout.microbatches) == (2, 2, 4)
     assert [each.orders for each in replayed] == [[order, order] for order in orders]
     assert [each.gradients for each in replayed] == [each.gradients[:2] for each in stock]
+
+
+@pytest.mark.parametrize("more", ["", "--overlap-grad-reduce"])
+def test_layers_that_put_off_their_own_wgrad_train_as_stock_does(more: str) -> None:
+    """In all three kinds of steps: by choice, in the hint's order, and as megatron-core's schedule."""
+    flags = f"{TWO} {more}"
+    stock = run_forked(2, partial(trained, steps=TRIAL_STEPS), flags)
+
+    auto = run_forked(2, partial(trained, steps=TRIAL_STEPS), f"{flags} --use-dpp", OwnWgrad, Counting)
+
+    assert [each.gradients for each in auto] == [each.gradients for each in stock]
+    assert auto[-1].losses == stock[-1].losses
+    assert [[bool(order) for order in each.orders] for each in auto] == [
+        [kind != STOCK for kind in TRIAL_KINDS] * 2
+    ] * 2
 
 
 def test_a_trace_tells_the_order_of_each_stage_and_what_it_holds_of_its_cap(tmp_path: Path) -> None:

@@ -63,6 +63,11 @@ def test_it_asks_for_messages_in_any_order_over_the_lane_that_is_named() -> None
             "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy zb-h1 --dpp-no-split",
             "--dpp-policy zb-h1 can't split W from B with --dpp-no-split",
         ),
+        (
+            "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy zb-h1 --transformer-impl transformer_engine "
+            "--recompute-granularity selective",
+            "can't split W from B with --transformer-impl transformer_engine and --recompute-granularity: leave one",
+        ),
         (f"{ASKED} --dpp-policy widest", "invalid choice: 'widest'"),
         (f"{TWO} --dpp-cap 4", "--dpp-cap does nothing without --use-dpp"),
         (f"{TWO} --dpp-no-split", "--dpp-no-split does nothing without --use-dpp"),
