@@ -14,6 +14,7 @@ from megatronapp.core.pipeline.recompute import least_slots
 from tests.support.brute_force_disaggregation import Cluster, Way, step_ms
 from tests.unit.core.pipeline.disaggregation.test_planning import parts
 
+
 @given(
     st.integers(2, 3), st.integers(1, 2), st.integers(1, 3), st.sampled_from(Mode), st.sampled_from([5.0, 50.0, 500.0]),
     st.integers(0, 4), st.sampled_from([0.3, 1.0, 2.0]),

@@ -1,8 +1,9 @@
 """How long a step of one mapping takes: all passes and messages of one replica as tasks.
 
 A forward stage runs its layers part by part, a microbatch after the other; what a part needs leaves it when the part's
-layers have run, in *layers* mode when each has, and it stops while too much for that part is on its way. A backward stage runs its fixed order. Before
-the first microbatch weights come in, in the order of use, while the first layers run already.
+layers have run, in *layers* mode when each has, and it stops while too much for that part is on its way. A backward
+stage runs its fixed order. Before the first microbatch weights come in, in the order of use, while the first layers run
+already.
 """
 
 from __future__ import annotations
