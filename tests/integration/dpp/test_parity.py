@@ -38,6 +38,12 @@ LAYOUTS = [
     ),
     pytest.param(
         2,
+        4,
+        f"{TWO} --num-layers 8 --num-virtual-stages-per-pipeline-rank 4",
+        id="PP 2 × VPP 4",
+    ),
+    pytest.param(
+        2,
         2,
         f"{TWO} {VIRTUAL} --num-layers 6 --decoder-first-pipeline-num-layers 4",
         id="PP 2 × VPP 2, four layers and two",

@@ -79,6 +79,18 @@ def test_what_does_not_fit_is_refused_in_one_line(flags: str, said: str) -> None
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("splits", [True, False])
+def test_w_is_put_off_where_transformer_engine_can(monkeypatch: pytest.MonkeyPatch, splits: bool) -> None:
+    monkeypatch.setattr("megatronapp.trainer.plugins.dpp.plugin.puts_off_wgrad", lambda: splits)
+    flags = "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy zb-h1 --transformer-impl transformer_engine"
+
+    if splits:
+        assert prepared(flags).p2p_transport == "native"
+    else:
+        with pytest.raises(UsageError, match="transformer_engine before its version"):
+            prepared(flags)
+
+
 def test_an_order_of_v_placement_is_refused_since_ranks_hold_their_parts_in_loops(tmp_path: Path) -> None:
     shaped = Pipeline(stages=2, chunks=2, microbatches=4, split=True, placement=PartPlacement.V)
     (tmp_path / "order.csv").write_text(write_csv(shaped, all_stages("zbv", shaped)))
