@@ -76,7 +76,7 @@ def test_layers_that_put_off_their_own_wgrad_train_as_stock_does(more: str) -> N
     ] * 2
 
 
-def test_a_trace_tells_the_order_of_each_stage_and_what_it_holds_of_its_cap(tmp_path: Path) -> None:
+def test_a_trace_tells_the_order_of_each_stage(tmp_path: Path) -> None:
     trace = f"--trace --trace-dir {tmp_path} --trace-interval 1 --continuous-trace-iterations 1"
     flags = f"{TWO} --use-dpp --dpp-policy interleaved {trace}"
 

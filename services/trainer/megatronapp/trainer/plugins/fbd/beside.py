@@ -53,7 +53,7 @@ class Beside(ABC):
         """Whether a forward pass that takes it is under way; those that only look, or recompute, do not."""
         return self._current is not None and torch.is_grad_enabled()
 
-    def taken(self, number: int) -> torch.Tensor:
+    def received(self, number: int) -> torch.Tensor:
         """What was sent for it, once it is there."""
         assert self._current is not None, "within `of`"  # noqa: S101
         handles, tensor = self._current.pop(number)

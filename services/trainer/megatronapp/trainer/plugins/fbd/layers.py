@@ -57,7 +57,7 @@ class ReceivedLayers(Beside):
 
     def _take(self, layer: int, like: torch.Tensor) -> torch.Tensor:
         """Where the part's output is another one's input, nobody here needs what it holds."""
-        return self.taken(layer) if self._partition.is_border(layer) else torch.empty_like(like)
+        return self.received(layer) if self._partition.is_border(layer) else torch.empty_like(like)
 
 
 class _Again(torch.autograd.Function):

@@ -138,7 +138,7 @@ class _Receiver:
         return self._linears.active
 
     def output(self, product: Product) -> torch.Tensor:
-        return self._linears.taken(id(self._linear.module))
+        return self._linears.received(id(self._linear.module))
 
     def take(self, wgrad: Wgrad, *, hides: bool) -> Sequence[Wgrad]:
         put_off = self._linears.wgrad
