@@ -33,7 +33,7 @@ LANES: tuple[tuple[type, str, str], ...] = (
     (Wgrad, "run", "W"),
     (Step, "_received", "wait gradient"),
     (Step, "finish", "reduce"),
-    (ReceivedLinears, "take", "wait linears"),
+    (ReceivedLinears, "received", "wait linears"),
     (Link, "wait_sent", "wait sent"),
     (Sending, "send", "send weights"),
     (ForwardLoop, "_next", "wait go"),

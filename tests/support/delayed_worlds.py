@@ -19,6 +19,7 @@ CASES = {
     "linears, VPP 2, two slots": Case(
         "--num-virtual-stages-per-pipeline-rank 2 --fbd-slots 2", forward_pipeline=1, linears=True
     ),
+    "layers, PP 2, one slot": Case("--fbd-mode layers --fbd-slots 1", forward_pipeline=1),
     "linears, PP 2, more slots": Case("--fbd-slots 4", forward_pipeline=1, linears=True),
 }
 LATE_SECONDS, LATE_SHARE = 0.004, 0.3

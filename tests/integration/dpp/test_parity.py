@@ -15,6 +15,7 @@ from tests.support.varied_orders import Counting, StockUnderDpp, Varied, assert_
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
+STEPS = 20
 DPP = "--use-dpp --dpp-policy interleaved"
 TWO = "--global-batch-size 16 --pipeline-model-parallel-size 2"
 VIRTUAL = "--num-virtual-stages-per-pipeline-rank 2"
@@ -38,6 +39,12 @@ LAYOUTS = [
     ),
     pytest.param(
         2,
+        4,
+        f"{TWO} --num-layers 8 --num-virtual-stages-per-pipeline-rank 4",
+        id="PP 2 × VPP 4",
+    ),
+    pytest.param(
+        2,
         2,
         f"{TWO} {VIRTUAL} --num-layers 6 --decoder-first-pipeline-num-layers 4",
         id="PP 2 × VPP 2, four layers and two",
@@ -48,7 +55,7 @@ LAYOUTS = [
 @pytest.mark.timeout(300)
 def test_with_w_split_from_b_they_are_bitwise_stocks() -> None:
     flags = "--pipeline-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel --geglu"
-    run = partial(trained, steps=3)
+    run = partial(trained, steps=STEPS)
     stock = run_forked(4, run, flags)
 
     for policy, cap in (("zb-h1", 2), ("zb-h2", 3)):
@@ -57,7 +64,7 @@ def test_with_w_split_from_b_they_are_bitwise_stocks() -> None:
         assert [each.losses for each in chosen] == [each.losses for each in stock]
         assert [each.gradients for each in chosen] == [each.gradients for each in stock]
         orders = [order for each in chosen for order in each.orders]
-        assert [sum(operation.kind is Kind.WGRAD for operation in order) for order in orders] == [4] * 12
+        assert [sum(operation.kind is Kind.WGRAD for operation in order) for order in orders] == [4] * (4 * STEPS)
         assert max(map(peak, orders)) <= cap
 
 

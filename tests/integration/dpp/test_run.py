@@ -16,10 +16,12 @@ from megatron.core.utils import get_model_config
 
 from megatronapp.cli.pipeline.recordings import rank_files, read_recording
 from megatronapp.core.errors import TrainingError, UsageError
+from megatronapp.core.pipeline.caps import stock_cap
 from megatronapp.core.pipeline.orders import all_stages
 from megatronapp.core.pipeline.pass_codes import unpacked
 from megatronapp.core.pipeline.schedule_csv import read_csv
 from megatronapp.core.trace import file as trace_files
+from megatronapp.core.trace.columns import span_columns
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.pipeline.dynamic import REFUSED
 from megatronapp.trainer.pipeline.native import NativeTransport
@@ -28,6 +30,7 @@ from megatronapp.trainer.plugins.dpp import DppPlugin
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from tests.support.agents import agent
 from tests.support.forked import run_forked
+from tests.support.own_wgrad import OwnWgrad
 from tests.support.varied_orders import STOCK, TRIAL_KINDS, TRIAL_STEPS, Counting, trained
 from tests.support.victim import Victim
 
@@ -58,6 +61,21 @@ def test_auto_tries_all_in_turns_and_its_order_can_be_replayed(tmp_path: Path) -
     assert [each.gradients for each in replayed] == [each.gradients[:2] for each in stock]
 
 
+@pytest.mark.parametrize("more", ["", "--overlap-grad-reduce"])
+def test_layers_that_put_off_their_own_wgrad_train_as_stock_does(more: str) -> None:
+    """In all three kinds of steps: by choice, in the hint's order, and as megatron-core's schedule."""
+    flags = f"{TWO} {more}"
+    stock = run_forked(2, partial(trained, steps=TRIAL_STEPS), flags)
+
+    auto = run_forked(2, partial(trained, steps=TRIAL_STEPS), f"{flags} --use-dpp", OwnWgrad, Counting)
+
+    assert [each.gradients for each in auto] == [each.gradients for each in stock]
+    assert auto[-1].losses == stock[-1].losses
+    assert [[bool(order) for order in each.orders] for each in auto] == [
+        [kind != STOCK for kind in TRIAL_KINDS] * 2
+    ] * 2
+
+
 def test_a_trace_tells_the_order_of_each_stage(tmp_path: Path) -> None:
     trace = f"--trace --trace-dir {tmp_path} --trace-interval 1 --continuous-trace-iterations 1"
     flags = f"{TWO} --use-dpp --dpp-policy interleaved {trace}"
@@ -69,11 +87,26 @@ def test_a_trace_tells_the_order_of_each_stage(tmp_path: Path) -> None:
     for stage, each in enumerate(rank_files(tmp_path)):
         told = [message.summary.order for message in trace_files.read(each) if message.WhichOneof("body") == "summary"]
         assert [unpacked(order, recorded.layout) for order in told] == ranks[stage].orders
+        held, caps = holdings(each)
+        assert caps == {stock_cap(recorded.layout)}
+        assert {0, 1} < held <= set(range(max(caps) + 1))
     assert recorded.layout.split
     assert len(recorded) == 2  # the first is no measure of the others
     assert [recorded.orders(step) for step in range(2)] == [
         [rank.orders[step + 1] for rank in ranks] for step in range(2)
     ]
+
+
+def holdings(file: Path) -> tuple[set[int], set[int]]:
+    """(activations that the rank's choices found held, their caps), as its spans tell them."""
+    held, caps = set(), set()
+    for message in trace_files.read(file):
+        if message.WhichOneof("body") == "batch":
+            columns = span_columns(message.batch)
+            chose = columns["name"] == list(message.batch.names).index("decide")
+            held |= set(columns["tokens"][chose].tolist())
+            caps |= set(columns["length_squares"][chose].tolist())
+    return held, caps
 
 
 class Drawing(Plugin):

@@ -188,6 +188,15 @@ def _require_transformer_engine() -> None:
         )
 
 
+def puts_off_wgrad() -> bool:
+    """Whether Transformer Engine's layers can; also where it is not installed, which is an error of its own."""
+    try:
+        import transformer_engine.pytorch  # noqa: F401
+    except ImportError:
+        return True
+    return bool(is_te_min_version("2.3.0"))
+
+
 def padded_vocabulary(size: int, model: ModelConfig, layout: Layout) -> int:
     """Vocabulary with padding, so that each tensor rank holds equally many rows.
 
@@ -266,6 +275,7 @@ def wrap(
         overlap_param_gather=parallel.overlap_param_gather,
         use_distributed_optimizer=parallel.use_distributed_optimizer,
         bucket_size=parallel.ddp_bucket_size,
+        delay_wgrad_compute=transformer.delay_wgrad_compute,
     )
     return [
         DistributedDataParallel(transformer, options, chunk, disable_bucketing=index > 0)

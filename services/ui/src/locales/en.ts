@@ -249,6 +249,7 @@ export const en = {
   'inside.summary': 'Spans of ranks {ranks} in step {step}, with arrows from sends to receives. Arrow keys move, plus and minus zoom.',
   'inside.microbatch': '{name}, microbatch {number}',
   'inside.slots': 'slots held (of {count})',
+  'inside.held': 'held {count}, cap {cap}',
   'lane.compute': 'compute',
   'lane.host': 'host',
   'lane.nccl': 'NCCL',

@@ -249,6 +249,7 @@ export const zh: Messages = {
   'inside.summary': '第 {step} 步中 rank {ranks} 的明细，箭头从发送指向接收。方向键平移，加减键缩放。',
   'inside.microbatch': '{name}，微批次 {number}',
   'inside.slots': '占用槽位（最多 {count}）',
+  'inside.held': '持有 {count}，上限 {cap}',
   'lane.compute': '计算',
   'lane.host': '主机',
   'lane.nccl': 'NCCL',

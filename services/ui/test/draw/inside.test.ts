@@ -44,10 +44,18 @@ describe('the spans of a step', () => {
     const take = (at: number, args: object) => ({ ph: 'X', name: 'wait_input', pid: 1, tid: 1, ts: at, dur: 1, args })
     const traceEvents = [take(20, { microbatch: 1, tokens: 3 }), take(10, { microbatch: 0 }), { ph: 'X', name: 'forward', pid: 0, tid: 1, ts: 0, dur: 5 }]
     const { lanes } = readTrace(JSON.stringify({ traceEvents }))
-    expect(lanes.map(({ slots }) => slots)).toEqual([[], [{ at: 10e-6, count: 0 }, { at: 20e-6, count: 3 }]])
+    expect(lanes.map(({ held }) => held)).toEqual([[], [{ at: 10e-6, count: 0 }, { at: 20e-6, count: 3 }]])
     const [without, held] = stackLanes(lanes).boxes
     expect(held.height).toBeGreaterThan(without.height)
     expect(partOf('wait_weights')).toBe('wait')
+  })
+
+  it('of a stage that chooses have a line of the activations that it holds, and their cap', () => {
+    const decide = (pid: number, at: number, args: object) => ({ ph: 'X', name: 'decide', pid, tid: 1, ts: at, dur: 1, args })
+    const traceEvents = [decide(0, 10, { length_squares: 5 }), decide(0, 20, { tokens: 3, length_squares: 5 }), decide(1, 10, { tokens: 2 })]
+    const { lanes } = readTrace(JSON.stringify({ traceEvents }))
+    expect(lanes[0].held).toEqual([{ at: 10e-6, count: 0 }, { at: 20e-6, count: 3 }])
+    expect(lanes.map(({ cap }) => cap)).toEqual([5, null])
   })
 
   it('can only be read from a trace', () => {

@@ -26,6 +26,7 @@ TEXTS = (
     "9=2",
     "nan,0,0",
     "2,2,2",
+    "5,nan,1",
     "1,2,1e9",
 )
 ORDERS = ("zb-h1", "zbv", "dualpipev", "interleaved", "no-such-one", ".csv", "/dev/null.csv")
@@ -34,7 +35,7 @@ SHARES = ("wgrad-share", "jitter-cv", "length-cv", "late-ratio", "pending-share"
 COUNTS = ("stages", "microbatches", "chunks", "stages-per-link", "tensor", "replicas", "draws", "seed")
 COMMON = {
     NUMBERS: (*TIMES, *SHARES, *COUNTS),
-    TEXTS: ("slow-stage", "slow-link", "slow-spells", "chunks", "stages"),
+    TEXTS: ("slow-stage", "slow-link", "slow-spells", "chunks", "stages", "host-ms"),
 }
 OWN = {
     "simulate": {NUMBERS: ("cap",), ORDERS: ("schedule", "hint")},

@@ -38,6 +38,15 @@ def test_several_numbers_of_chunks_are_compared() -> None:
     assert {each["chunks"] for each in answer["tried"]} == {1, 2}
 
 
+def test_ten_thousand_gpus_whose_operations_differ_are_planned_for() -> None:
+    many = "--stages 8 --chunks 2 --microbatches 16 --tensor 8 --replicas 156 --jitter-cv 0.2 --draws 1"
+
+    answer = json.loads(typed(app, f"plan {many} --json"))
+
+    assert answer["gpus"] == 9_984
+    assert answer["gain_ratio"] > 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

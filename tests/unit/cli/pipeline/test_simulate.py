@@ -39,6 +39,19 @@ def test_a_hint_chooses_while_running_under_its_cap() -> None:
     assert answer["layout"]["split"]
 
 
+def test_a_step_takes_as_long_as_its_hosts_need_to_launch_it() -> None:
+    known = f"{EIGHT} --chunks 2"
+
+    assert simulated(f"{known} --host-ms 8,8,2")["step_ms"] > 18 * 32 * 2 > simulated(known)["step_ms"]
+    assert simulated(f"{known} --host-ms 0")["step_ms"] == simulated(known)["step_ms"]
+
+
+def test_where_launching_costs_nothing_choices_know_more() -> None:
+    late = f"{EIGHT} --chunks 2 --hint interleaved-zb --late-ratio 0.05 --late-ms 15 --draws 3"
+
+    assert simulated(f"{late} --host-ms 0")["step_ms"] < simulated(late)["step_ms"]
+
+
 def test_text_tells_what_json_does() -> None:
     text = typed(app, f"simulate {EIGHT} --schedule zb-h1 --activation-mib 100")
 
@@ -107,6 +120,8 @@ def test_replicas_tensor_ranks_and_the_end_of_a_step() -> None:
         (f"{EIGHT} --chunks 0", "at least one of its chunks"),
         (f"{EIGHT} --slow-link 0=2", "write FROM-TO=FACTOR"),
         (f"{EIGHT} --slow-spells 2", "write FACTOR,ENTER,LEAVE"),
+        (f"{EIGHT} --host-ms 5", "--host-ms 5: write F,B,W in ms, such as 5,5,1, or 0"),
+        (f"{EIGHT} --host-ms 5,-5,1", "is no time that a step could take"),
         (f"{EIGHT} --late-ratio 0.1", "need both --late-ratio and --late-ms"),
         (f"{EIGHT} --latency-ms -1", "is no time that a step could take"),
         (f"{EIGHT} --forward-ms nan", "positive numbers"),

@@ -89,6 +89,46 @@ def test_chrome_slices_carry_times_and_what_is_known_of_them() -> None:
     assert slices[4]["args"] == {"step": 1, "sequence": 9, "communicator": "dp:0-1"}
 
 
+def choices() -> list[RankSpans]:
+    """A stage that holds nothing chooses, and again when it holds two of three activations."""
+    at = {"start_ns": [1_000, 4_000], "duration_ns": [500, 500], "kind": [COMPUTE, COMPUTE], "stream": [0, 0]}
+    return [rank_spans(1, ["decide", "decide"], tokens=[0, 2], length_squares=[3, 3], **at)]
+
+
+def test_chrome_counts_the_activations_that_a_stage_holds_beside_its_cap() -> None:
+    counted = [event for event in chrome_events(choices()) if event["ph"] == "C"]
+
+    assert [(e["name"], e["pid"], e["ts"], e["args"]["count"]) for e in counted] == [
+        ("activations held", 1, 0.0, 0),
+        ("cap of activations", 1, 0.0, 3),
+        ("activations held", 1, 3.0, 2),
+        ("cap of activations", 1, 3.0, 3),
+    ]
+
+
+def test_perfetto_has_a_counter_track_of_each() -> None:
+    packets = perfetto_packets(choices())
+
+    tracks = {p.track_descriptor.uuid: p.track_descriptor for p in packets if p.HasField("track_descriptor")}
+    counted = [p for p in packets if p.track_event.type == perfetto_trace_pb2.TrackEvent.TYPE_COUNTER]
+    assert [(tracks[p.track_event.track_uuid].name, p.timestamp, p.track_event.counter_value) for p in counted] == [
+        ("activations held", 1_000, 0),
+        ("cap of activations", 1_000, 3),
+        ("activations held", 4_000, 2),
+        ("cap of activations", 4_000, 3),
+    ]
+    assert all(tracks[p.track_event.track_uuid].HasField("counter") for p in counted)
+
+
+def test_what_no_cap_holds_up_has_no_line_of_one() -> None:
+    at = {"start_ns": [1_000], "duration_ns": [500], "kind": [COMPUTE], "stream": [0]}
+    waits = [rank_spans(0, ["wait_input"], tokens=[2], **at), rank_spans(1, ["decide"], tokens=[2], **at)]
+
+    counted = [event for event in chrome_events(waits) if event["ph"] == "C"]
+
+    assert [(e["name"], e["pid"]) for e in counted] == [("slots held", 0), ("activations held", 1)]
+
+
 def test_chrome_arrows_join_messages_and_collectives_in_the_order_of_their_starts() -> None:
     arrows = [event for event in chrome_events(pipeline_step()) if event["name"] == "match"]
 

@@ -6,13 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
-from megatron.core.enums import ModelType
-from megatron.core.pipeline_parallel import schedules
 
 from megatronapp.core.pipeline import orders
 from megatronapp.core.pipeline.operations import Kind, Operation
@@ -24,6 +19,7 @@ from megatronapp.trainer.pipeline.pace import POLL_SECONDS
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Post
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.worlds import World
+from tests.support.one_stage import replace_passes, step_parts
 from tests.support.paced_device import Device
 
 LAYOUT = Layout(stages=2, chunks=1, microbatches=4, split=True)
@@ -99,19 +95,7 @@ def device() -> Device:
 def passes(monkeypatch: pytest.MonkeyPatch, device: Device) -> dict[Kind, float]:
     """What megatron-core's passes take on the device; nothing is computed."""
     seconds = dict(SECONDS)
-
-    def forward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, int]:
-        device.launch(seconds[Kind.FORWARD])
-        return torch.zeros(1), 0
-
-    def backward(*args: Any) -> torch.Tensor:
-        device.launch(seconds[Kind.BACKWARD])
-        return torch.zeros(1)
-
-    monkeypatch.setattr(schedules, "forward_step", forward)
-    monkeypatch.setattr(schedules, "backward_step", backward)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))
-    monkeypatch.setattr(dist, "get_process_group_ranks", lambda _: [0, 1])
+    replace_passes(monkeypatch, lambda kind: device.launch(seconds[kind]), LAYOUT.stages)
     return seconds
 
 
@@ -121,32 +105,10 @@ def run_step(
     """What the first of two stages ran, in its order; the device is idle when it begins, and when it returns."""
     device.free_at, device.idle = device.now, 0.0
     transport = Arrivals(device, {microbatch: device.now + at for microbatch, at in come.items()})
-    chunk = torch.nn.Identity()
-    chunk.model_type = ModelType.encoder_or_decoder  # type: ignore[assignment]
-    step = Step(
-        layout=LAYOUT,
-        stage=0,
-        policy=StagePolicy(LAYOUT, 0, orders.all_stages(HINT, LAYOUT)[0], cap=2, strict=strict),
-        messages=PipelineMessages(transport, SimpleNamespace(), World(ranks=(0, 1), rank=0)),  # type: ignore[arg-type]
-        groups=SimpleNamespace(cp=SimpleNamespace(size=lambda: 1)),
-        agreement=None,
-        wgrad=TimedWgrad(lambda: device.launch(seconds[Kind.WGRAD])),
-        places=None,
-        first=0,
-        config=SimpleNamespace(
-            timers=None,
-            no_sync_func=None,
-            param_sync_func=None,
-            grad_sync_func=None,
-            variable_seq_lengths=False,
-            pipeline_dtype=torch.float32,
-        ),
-        chunks=[chunk],
-        forward_step=None,
-        data=[iter(())],
-        shape=(1,),
-        pace=device.pace(),
-    )
+    policy = StagePolicy(LAYOUT, 0, orders.all_stages(HINT, LAYOUT)[0], cap=2, strict=strict)
+    messages = PipelineMessages(transport, SimpleNamespace(), World(ranks=(0, 1), rank=0))  # type: ignore[arg-type]
+    wgrad = TimedWgrad(lambda: device.launch(seconds[Kind.WGRAD]))
+    step = Step(**step_parts(LAYOUT, policy, messages, wgrad, device.pace()))
     step.run()
     device.now = device.free_at
     return " ".join(map(named, step.ran))

@@ -15,7 +15,8 @@ from megatronapp.core.pipeline.simulator.run import Engine
 
 SOURCES = (lanes, admission, policy, events)
 CALLED = (
-    lanes.start, lanes.end, admission.admits, policy.choose, events.deliver, events.leave, events.join, events.serve,
+    lanes.start, lanes.end, admission.admits, policy.choose,
+    events.hand_on, events.join, events.serve, events.begin, events.receive,
 )  # fmt: skip
 
 
@@ -31,6 +32,6 @@ def compiled_engine() -> Engine | None:
     version = sha256("".join(map(getsource, SOURCES)).encode()).hexdigest()[:16]
     numba.config.CACHE_DIR = str(Path(platformdirs.user_cache_dir("megatronapp")) / "compiled" / version)
     for function in CALLED:
-        register_jitable(function)
+        register_jitable(inline="always")(function)  # a call would hand over each array in seven parts
     compiled: Engine = numba.njit(cache=True)(events.simulate)
     return compiled

@@ -55,7 +55,7 @@ class Disaggregated:
 NEEDED = ("layers", "hidden_size", "seq_length")
 SIMULATED = (
     "stages_per_link", "blocking", "slow_link", "jitter_cv", "length_cv", "slow_stage", "slow_spells", "late_ratio",
-    "split_overhead", "activation_mib", "cap_limit", "embedding_layers", "head_layers",
+    "split_overhead", "activation_mib", "cap_limit", "embedding_layers", "head_layers", "host_ms",
 )  # fmt: skip
 """What only schedules are simulated with."""
 

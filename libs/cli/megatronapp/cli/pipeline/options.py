@@ -11,7 +11,7 @@ import typer
 from megatronapp.cli.pipeline.recordings import read_recording
 from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline.arrays import PassTimes
-from megatronapp.core.pipeline.choosing import CHOOSING_NS, LAUNCH_NS, Choosing
+from megatronapp.core.pipeline.choosing import LAUNCH_NS, PASSES_NS, Host
 from megatronapp.core.pipeline.lanes import WHOLE
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.recorded import Recorded
@@ -41,11 +41,18 @@ class Times:
     decision_lead_ms: Annotated[
         float | None,
         typer.Option(
-            help="a stage chooses so long before its running operation ends; default: --launch-ms and 0.3 ms, as the "
-            "trainer does; 0 on CPUs"
+            help="a stage chooses so long before its running operation ends; default: what its host takes to launch "
+            "one, and 0.3 ms, as the trainer does; 0 on CPUs"
         ),
     ] = None
     launch_ms: Annotated[float, typer.Option(help="from a choice to its first kernel; 0 on CPUs")] = LAUNCH_NS / 1e6
+    host_ms: Annotated[
+        str,
+        typer.Option(
+            help="F,B,W: what a stage's host takes to launch these of one chunk; default: 5,5,1 as measured on H100s' "
+            "hosts, but no longer than they take; 0: nothing, as on CPUs"
+        ),
+    ] = ""
     trace: Annotated[
         Path | None,
         typer.Option(help="a trace folder (--trace-dir) or MegaScan's files: times are drawn from its steps"),
@@ -174,7 +181,7 @@ def asked(options: Simulated) -> Asked:
             optimizer_ns=_ns(options.optimizer_ms),
             barrier=options.step_barrier,
         ),
-        choosing=_choosing(options),
+        host=_host(options),
         replicas=options.replicas,
         draws=options.draws,
         seed=options.seed,
@@ -183,9 +190,21 @@ def asked(options: Simulated) -> Asked:
     return Asked(stages, microbatches, recorded, setting, pending, options.tensor, times, options.wgrad_share)
 
 
-def _choosing(options: Simulated) -> Choosing:
+def _host(options: Simulated) -> Host:
     launch_ns, lead_ms = _ns(options.launch_ms), options.decision_lead_ms
-    return Choosing(launch_ns + CHOOSING_NS if lead_ms is None else _ns(lead_ms), launch_ns)
+    lead_ns = None if lead_ms is None else _ns(lead_ms)
+    if not options.host_ms:
+        return Host(passes_ns=PASSES_NS, keeps_up=True, launch_ns=launch_ns, lead_ns=lead_ns)
+    return Host(passes_ns=_passes_ns(options.host_ms), launch_ns=launch_ns, lead_ns=lead_ns)
+
+
+def _passes_ns(text: str) -> tuple[int, int, int]:
+    try:
+        given = [float(each) for each in text.split(",")]
+        forward, dgrad, wgrad = given * 3 if given == [0] else given
+    except ValueError as error:
+        raise UsageError(f"--host-ms {text}: write F,B,W in ms, such as 5,5,1, or 0") from error
+    return _ns(forward), _ns(dgrad), _ns(wgrad)
 
 
 def _check_recorded(recorded: Recorded, options: Simulated) -> None:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from megatronapp.collector.export.counters import counts
 from megatronapp.collector.export.timeline import Slice, Track, process_name, steps, track_name
 from megatronapp.collector.rank_spans import RankSpans
 from megatronapp.v1 import trace_pb2
@@ -31,6 +32,7 @@ def write(spans: Iterable[RankSpans], placements: Mapping[int, trace_pb2.Placeme
                 named.add((track.rank, track.stream))
                 events.append(_meta("thread_name", track.rank, track.stream, {"name": track_name(track.stream)}))
             events += [_slice(track, slice_, origin) for slice_ in track.slices]
+            events += _counters(track, origin)
         events += _arrows(tracks, origin)
         yield (separator + ",\n".join(map(_dump, events))).encode()
         events, separator = [], ",\n"
@@ -61,6 +63,11 @@ def _slice(track: Track, slice_: Slice, origin: int) -> dict[str, Any]:
         "dur": (slice_.end_ns - slice_.start_ns) / 1e3,
         "args": slice_.arguments,
     }
+
+
+def _counters(track: Track, origin: int) -> Iterator[dict[str, Any]]:
+    for name, at_ns, value in counts(track):
+        yield {"ph": "C", "name": name, "pid": track.rank, "ts": (at_ns - origin) / 1e3, "args": {"count": value}}
 
 
 def _arrows(tracks: Iterable[Track], origin: int) -> Iterator[dict[str, Any]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from megatronapp.collector.export.counters import CAP, HELD, SLOTS, Count, counts
 from megatronapp.collector.export.timeline import Slice, Track, process_name, steps, track_name
 from megatronapp.collector.rank_spans import RankSpans
 from megatronapp.v1 import trace_pb2
 
 _SEQUENCE = 1
 _MAX_STREAMS = 1 << 10
+_COUNTERS = {HELD: _MAX_STREAMS - 3, CAP: _MAX_STREAMS - 2, SLOTS: _MAX_STREAMS - 1}
+"""Their tracks stand where no stream does."""
 
 
 def write(spans: Iterable[RankSpans], placements: Mapping[int, trace_pb2.Placement]) -> Iterator[bytes]:
@@ -55,6 +58,8 @@ class _Writer:
             ends.append(slice_.end_ns)
         while ends:
             self._end(trace, uuid, ends.pop())
+        for count in counts(track):
+            self._count(trace, track.rank, count)
         return _bytes(trace)
 
     def _describe_process(self, trace: Any, rank: int, placement: trace_pb2.Placement | None) -> None:
@@ -71,6 +76,18 @@ class _Writer:
         descriptor.uuid = uuid
         descriptor.parent_uuid = _process_uuid(track.rank)
         descriptor.name = track_name(track.stream)
+
+    def _count(self, trace: Any, rank: int, count: Count) -> None:
+        uuid = _process_uuid(rank) + _COUNTERS[count.name]
+        if uuid not in self._named:
+            self._named.add(uuid)
+            descriptor = trace.packet.add().track_descriptor
+            descriptor.uuid, descriptor.parent_uuid, descriptor.name = uuid, _process_uuid(rank), count.name
+            descriptor.counter.SetInParent()
+        event = self._packet(trace, count.at_ns).track_event
+        event.type = self._pb.TrackEvent.TYPE_COUNTER
+        event.track_uuid = uuid
+        event.counter_value = count.value
 
     def _begin(self, trace: Any, uuid: int, slice_: Slice) -> None:
         packet = self._packet(trace, slice_.start_ns)

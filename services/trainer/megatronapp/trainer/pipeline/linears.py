@@ -13,8 +13,9 @@ makes the gradient of the input, and the reduction of this gradient over tensor-
 
 The port has to answer alike on all tensor-parallel ranks: a gather belongs to W, where there is one. What stays whole:
 the output layer, whose put off W would hold the gradient of all logits; norms, biases, embeddings and routers, which
-are small; grouped experts and Transformer Engine's layers, whose kernels do both gradients at once; weights whose
-gradients are fused with their sum (`gradient_accumulation_fusion`), and frozen ones.
+are small; grouped experts, whose kernel does both gradients at once; Transformer Engine's layers, which have a way of
+their own (wgrad.py); weights whose gradients are fused with their sum (`gradient_accumulation_fusion`), and frozen
+ones.
 """
 
 from __future__ import annotations

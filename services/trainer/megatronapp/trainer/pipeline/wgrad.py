@@ -4,6 +4,9 @@ Through the seam of linears.py. Where B has a collective of tensor parallelism, 
 earlier microbatch's W of the same layer is run in its place; where none is left the layer is not split. A layer that is
 recomputed is not split either: its W would hold all that was recomputed. Outside `active`, and in evaluations, layers
 are megatron-core's own.
+
+Transformer Engine's layers put W off themselves where megatron-core's `delay_wgrad_compute` is set when they are made,
+in every backward pass from then on; they keep it in the order of their backward passes, which is that of microbatches.
 """
 
 from __future__ import annotations
@@ -12,9 +15,12 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import torch
+from megatron.core.pipeline_parallel import schedules
 
+from megatronapp.trainer.patches import Patches
 from megatronapp.trainer.pipeline.linears import Product, Wgrad, route_linears
 
 
@@ -24,11 +30,14 @@ class DeferredWgrad:
     def __init__(self) -> None:
         self._pending: defaultdict[int, dict[int, deque[tuple[int, Wgrad]]]] = defaultdict(dict)
         """By chunk and weight (its id): (microbatch, W)."""
+        self._own: list[list[Any]] = []
+        """By chunk, those of its layers that put off W themselves, in the order of a backward pass."""
         self._active = False
         self._backward: tuple[int, int] | None = None
 
     def install(self, chunks: Sequence[torch.nn.Module]) -> None:
         route_linears(chunks, self)
+        self._own = [[each for each in reversed(list(chunk.modules())) if _puts_off(each)] for chunk in chunks]
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -61,6 +70,28 @@ class DeferredWgrad:
                 following.begin()
             if now is not None:
                 now.run()
+        for layer in self._own[chunk] if self._own else ():
+            layer.backward_dw()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Under megatron-core's own schedules: what layers have put off themselves follows each backward pass."""
+        own = [layer for layers in self._own for layer in layers]
+        stock, patches = schedules.backward_step, Patches()
+
+        def backward_step(*args: Any, **kwargs: Any) -> Any:
+            of_input = stock(*args, **kwargs)
+            for layer in own:
+                if not layer.wgrad_store.context.empty():
+                    layer.backward_dw()
+            return of_input
+
+        if own:
+            patches.set(schedules, "backward_step", backward_step)
+        try:
+            yield
+        finally:
+            patches.restore()
 
     # ---- the port of linears.py
 
@@ -78,3 +109,8 @@ class DeferredWgrad:
         queue = self._pending[chunk].setdefault(id(wgrad.weight), deque())
         queue.append((microbatch, wgrad))
         return [queue.popleft()[1]] if hides else []
+
+
+def _puts_off(layer: torch.nn.Module) -> bool:
+    """As megatron-core's DistributedDataParallel knows them."""
+    return hasattr(layer, "register_wgrad_accumulation_and_reduce_hooks")

@@ -9,8 +9,8 @@ export const RULER = 30
 /** Of a span, in pixels: lanes grow to fill the room within what reads well. */
 const LINE = { least: 18, most: 34 } as const
 const GAP = 8
-/** Below a lane's spans, where it has slots. */
-const SLOTS = 24
+/** Below a lane's spans, where it tells what it holds. */
+const HELD = 24
 /** A span is named where its name has room. */
 const CHARACTER = 6.5
 
@@ -35,18 +35,18 @@ export interface InsideScene {
   readonly chosen: number | null
   readonly hovered: Span | null
   readonly label: (lane: Lane) => string
-  /** What is said beside a line of slots; the most that are held. */
-  readonly slotsLabel: (most: number) => string
+  /** What is said beside a line of what is held. */
+  readonly heldLabel: (most: number, cap: number | null) => string
 }
 
 /** Lanes from the top, each as high as its spans nest, in `room` pixels where they fit. */
 export function stackLanes(lanes: readonly Lane[], room = 0): { readonly boxes: LaneBox[]; readonly height: number } {
   const lines = lanes.reduce((sum, { depths }) => sum + depths, 0)
-  const fixed = lanes.reduce((sum, { slots }) => sum + GAP + (slots.length ? SLOTS : 0), 0)
+  const fixed = lanes.reduce((sum, { held }) => sum + GAP + (held.length ? HELD : 0), 0)
   const line = Math.min(LINE.most, Math.max(LINE.least, Math.floor((room - fixed) / Math.max(1, lines))))
   let y = 0
   const boxes = lanes.map((lane) => {
-    const box = { lane, y, line, height: lane.depths * line + (lane.slots.length ? SLOTS : 0) }
+    const box = { lane, y, line, height: lane.depths * line + (lane.held.length ? HELD : 0) }
     y += box.height + GAP
     return box
   })
@@ -92,14 +92,14 @@ function paintLane(pen: CanvasRenderingContext2D, scene: InsideScene, { lane, y,
   pen.rect(GUTTER, y, scene.width - GUTTER, height)
   pen.clip()
   for (const span of lane.spans) if (span.end > scene.from && span.start < scene.to) paintSpan(pen, scene, span, y, line)
-  if (lane.slots.length) paintSlots(pen, scene, lane, y + height)
+  if (lane.held.length) paintHeld(pen, scene, lane, y + height)
   pen.restore()
-  if (lane.slots.length) {
+  if (lane.held.length) {
     pen.fillStyle = palette.muted
     pen.font = `11px ${palette.font}`
     pen.textAlign = 'left'
     pen.textBaseline = 'middle'
-    pen.fillText(scene.slotsLabel(mostHeld(lane)), 12, y + height - SLOTS / 2)
+    pen.fillText(scene.heldLabel(mostHeld(lane), lane.cap), 12, y + height - HELD / 2)
   }
   pen.fillStyle = palette.text
   pen.font = `${chosen ? 600 : 400} 12px ${palette.font}`
@@ -108,25 +108,35 @@ function paintLane(pen: CanvasRenderingContext2D, scene: InsideScene, { lane, y,
   pen.fillText(scene.label(lane), 12, y + line / 2)
 }
 
-function mostHeld({ slots }: Lane): number {
-  return Math.max(...slots.map(({ count }) => count))
+function mostHeld({ held }: Lane): number {
+  return Math.max(...held.map(({ count }) => count))
 }
 
-/** A line in steps, from the bottom (no slot is held) to the top of its stripe. */
-function paintSlots(pen: CanvasRenderingContext2D, scene: InsideScene, lane: Lane, bottom: number): void {
-  const unit = (SLOTS - 6) / Math.max(1, mostHeld(lane))
+/** A line in steps, from the bottom (nothing is held) to the top of its stripe, and the cap, broken. */
+function paintHeld(pen: CanvasRenderingContext2D, scene: InsideScene, lane: Lane, bottom: number): void {
+  const unit = (HELD - 6) / Math.max(1, mostHeld(lane), lane.cap ?? 0)
   pen.strokeStyle = scene.palette.text
   pen.lineWidth = 1.5
   pen.beginPath()
   let level = bottom - 2
   pen.moveTo(GUTTER, level)
-  for (const { at, count } of lane.slots) {
+  for (const { at, count } of lane.held) {
     pen.lineTo(toX(scene, at), level)
     level = bottom - 2 - count * unit
     pen.lineTo(toX(scene, at), level)
   }
   pen.lineTo(scene.width, level)
   pen.stroke()
+  if (lane.cap === null) return
+  const top = bottom - 2 - lane.cap * unit
+  pen.strokeStyle = scene.palette.muted
+  pen.lineWidth = 1
+  pen.setLineDash([4, 3])
+  pen.beginPath()
+  pen.moveTo(GUTTER, top)
+  pen.lineTo(scene.width, top)
+  pen.stroke()
+  pen.setLineDash([])
 }
 
 function paintSpan(pen: CanvasRenderingContext2D, scene: InsideScene, span: Span, y: number, line: number): void {

@@ -13,7 +13,8 @@ export interface Span {
   readonly depth: number
 }
 
-/** How many of a backward rank's slots hold a microbatch of the forward ranks, from then on. */
+/** From then on: how many of a backward rank's slots hold a microbatch of the forward ranks, or how many activations a
+ * stage holds that chooses its order. */
 export interface Held {
   readonly at: number
   readonly count: number
@@ -25,8 +26,10 @@ export interface Lane {
   readonly label: string
   readonly spans: readonly Span[]
   readonly depths: number
-  /** By time; empty on ranks without slots. */
-  readonly slots: readonly Held[]
+  /** By time; empty on ranks that tell nothing of it. */
+  readonly held: readonly Held[]
+  /** Of activations; null where none holds the rank up. */
+  readonly cap: number | null
 }
 
 /** From a message's send to its receive, or through the ranks of a collective. */
@@ -106,12 +109,18 @@ function laneOf(events: TraceEvent[], label: string): Lane {
     return { name, part: partOf(name), start, end, microbatch, depth: around.length - 1 }
   })
   const [{ pid, tid }] = events
-  return { rank: pid, stream: tid, label, spans, depths: Math.max(...spans.map(({ depth }) => depth)) + 1, slots: slotsOf(sorted) }
+  return { rank: pid, stream: tid, label, spans, depths: Math.max(...spans.map(({ depth }) => depth)) + 1, ...heldOf(sorted) }
 }
 
-function slotsOf(sorted: readonly TraceEvent[]): Held[] {
-  const taken = sorted.filter(({ name }) => name === 'wait_input')
-  return taken.map(({ ts = 0, args }) => ({ at: ts / 1e6, count: typeof args?.tokens === 'number' ? args.tokens : 0 }))
+function heldOf(sorted: readonly TraceEvent[]): Pick<Lane, 'held' | 'cap'> {
+  const told = sorted.filter(({ name }) => name === 'wait_input' || name === 'decide')
+  const held = told.map(({ ts = 0, args }) => ({ at: ts / 1e6, count: countOf(args?.tokens) }))
+  const cap = Math.max(0, ...told.map(({ name, args }) => (name === 'decide' ? countOf(args?.length_squares) : 0)))
+  return { held, cap: cap || null }
+}
+
+function countOf(value: unknown): number {
+  return typeof value === 'number' ? value : 0
 }
 
 function arrowsOf(events: readonly TraceEvent[], lanes: readonly Lane[]): Arrow[] {

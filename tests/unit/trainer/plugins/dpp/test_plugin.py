@@ -63,6 +63,11 @@ def test_it_asks_for_messages_in_any_order_over_the_lane_that_is_named() -> None
             "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy zb-h1 --dpp-no-split",
             "--dpp-policy zb-h1 can't split W from B with --dpp-no-split",
         ),
+        (
+            "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy zb-h1 --transformer-impl transformer_engine "
+            "--recompute-granularity selective",
+            "can't split W from B with --transformer-impl transformer_engine and --recompute-granularity: leave one",
+        ),
         (f"{ASKED} --dpp-policy widest", "invalid choice: 'widest'"),
         (f"{TWO} --dpp-cap 4", "--dpp-cap does nothing without --use-dpp"),
         (f"{TWO} --dpp-no-split", "--dpp-no-split does nothing without --use-dpp"),
@@ -72,6 +77,18 @@ def test_what_does_not_fit_is_refused_in_one_line(flags: str, said: str) -> None
     with pytest.raises(UsageError, match=said) as raised:
         prepared(flags)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_w_is_put_off_where_transformer_engine_can(monkeypatch: pytest.MonkeyPatch, splits: bool) -> None:
+    monkeypatch.setattr("megatronapp.trainer.plugins.dpp.plugin.puts_off_wgrad", lambda: splits)
+    flags = "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy zb-h1 --transformer-impl transformer_engine"
+
+    if splits:
+        assert prepared(flags).p2p_transport == "native"
+    else:
+        with pytest.raises(UsageError, match="transformer_engine before its version"):
+            prepared(flags)
 
 
 def test_an_order_of_v_placement_is_refused_since_ranks_hold_their_parts_in_loops(tmp_path: Path) -> None:

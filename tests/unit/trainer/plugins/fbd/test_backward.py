@@ -6,10 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
-from megatron.core.enums import ModelType
-from megatron.core.pipeline_parallel import schedules
 
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
@@ -17,6 +13,7 @@ from megatronapp.core.pipeline.recompute import recompute_order
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.fbd.backward import RecomputeSchedule, RecomputeStep
+from tests.support.one_stage import replace_passes, step_parts
 
 LAYOUT = Layout(stages=1, chunks=1, microbatches=4)
 """Nothing is received: the stage begins and ends the model."""
@@ -32,10 +29,7 @@ class NoPace:
 
 @pytest.fixture
 def schedule(monkeypatch: pytest.MonkeyPatch) -> RecomputeSchedule:
-    monkeypatch.setattr(schedules, "forward_step", lambda *_, **__: (torch.zeros(1), 0))
-    monkeypatch.setattr(schedules, "backward_step", lambda *_: torch.zeros(1))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))
-    monkeypatch.setattr(dist, "get_process_group_ranks", lambda _: [0])
+    replace_passes(monkeypatch, lambda _: None, LAYOUT.stages)
     schedule = object.__new__(RecomputeSchedule)
     schedule._inputs, schedule._beside = SimpleNamespace(slots=SLOTS), None  # type: ignore[assignment]
     return schedule
@@ -50,31 +44,7 @@ def test_a_step_is_launched_ahead_in_the_order_that_is_given(schedule: Recompute
 
 
 def step_of(schedule: RecomputeSchedule, policy: StagePolicy) -> RecomputeStep:
-    chunk = torch.nn.Identity()
-    chunk.model_type = ModelType.encoder_or_decoder  # type: ignore[assignment]
-    step = schedule._make_step(
-        layout=LAYOUT,
-        stage=0,
-        policy=policy,
-        messages=PipelineMessages(SimpleNamespace(), SimpleNamespace(), SimpleNamespace()),  # type: ignore[arg-type]
-        groups=SimpleNamespace(cp=SimpleNamespace(size=lambda: 1)),
-        agreement=None,
-        wgrad=DeferredWgrad(),
-        places=None,
-        first=0,
-        config=SimpleNamespace(
-            timers=None,
-            no_sync_func=None,
-            param_sync_func=None,
-            grad_sync_func=None,
-            variable_seq_lengths=False,
-            pipeline_dtype=torch.float32,
-        ),
-        chunks=[chunk],
-        forward_step=None,
-        data=[iter(())],
-        shape=(1,),
-        pace=NoPace(),
-    )
+    messages = PipelineMessages(SimpleNamespace(), SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    step = schedule._make_step(**step_parts(LAYOUT, policy, messages, DeferredWgrad(), NoPace()))
     assert isinstance(step, RecomputeStep)
     return step

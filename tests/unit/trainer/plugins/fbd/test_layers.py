@@ -15,6 +15,8 @@ from megatronapp.core.pipeline.placement import Layout
 from megatronapp.trainer.plugins.fbd.layers import ReceivedLayers
 
 LAYERS, HIDDEN, TOKENS, BATCH = 4, 8, 3, 2
+LINK: Any = SimpleNamespace(wait_received=lambda _: None)
+"""On which all has come."""
 
 
 class Layer(torch.nn.Module):
@@ -45,9 +47,6 @@ class Sent:
         tensor.copy_(self._outputs[layer])
         return [SimpleNamespace(done=lambda: True)]
 
-    def wait(self, handles: list[Any]) -> None:
-        pass
-
 
 def through(layers: list[Layer], hidden: torch.Tensor) -> list[torch.Tensor]:
     made = []
@@ -75,7 +74,7 @@ def test_a_part_is_run_again_layer_by_layer_in_the_backward_pass_to_the_bit(stag
     ran.clear()
     partition = Partition(layers=LAYERS, backward=Layout(stages=2, microbatches=1), forward_stages=1, mode=Mode.LAYERS)
     chunk = SimpleNamespace(decoder=SimpleNamespace(layers=own))
-    received = ReceivedLayers(Sent(sent), partition, [chunk], TOKENS)  # type: ignore[arg-type]
+    received = ReceivedLayers(LINK, Sent(sent), partition, [chunk], TOKENS)  # type: ignore[arg-type]
 
     received.post(0, 0, BATCH)
     assert received.arrived == 1
@@ -96,7 +95,7 @@ def test_outside_of_what_was_sent_layers_are_themselves() -> None:
     layers = [Layer(number, ran, []) for number in range(2)]
     partition = Partition(layers=2, backward=Layout(stages=1, microbatches=1), forward_stages=1, mode=Mode.LAYERS)
     chunk = SimpleNamespace(decoder=SimpleNamespace(layers=layers))
-    ReceivedLayers(Sent([]), partition, [chunk], TOKENS)  # type: ignore[arg-type]
+    ReceivedLayers(LINK, Sent([]), partition, [chunk], TOKENS)  # type: ignore[arg-type]
 
     through(layers, torch.randn(TOKENS, BATCH, HIDDEN))
 

@@ -1,8 +1,9 @@
 """How long a step of one mapping takes: all passes and messages of one replica as tasks.
 
 A forward stage runs its layers part by part, a microbatch after the other; what a part needs leaves it when the part's
-layers have run, and it stops while too much for that part is on its way. A backward stage runs its fixed order. Before
-the first microbatch weights come in, in the order of use, while the first layers run already.
+layers have run, in *layers* mode when each has, and it stops while too much for that part is on its way. A backward
+stage runs its fixed order. Before the first microbatch weights come in, in the order of use, while the first layers run
+already.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Paces(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Layers of one part on one forward stage. `feeds`: the part whose input they end with, if one begins there."""
+    """Layers of one part on one forward stage, behind which something leaves it. `feeds`: the part whose input they
+    end with, if one begins there."""
 
     stage: int
     part: int
@@ -117,9 +119,8 @@ class PlannedStep:
         if self.mapping.mode is Mode.LINEARS:
             byte_count = segment.layers * self.model.linears_bytes(self.mapping.tensor)
             yield "linears", segment.part, self._link_ns(byte_count)
-        borders = segment.layers - (segment.feeds is not None)
-        if self.mapping.mode is Mode.LAYERS and borders:
-            yield "borders", segment.part, borders * self._link_ns(self._input_bytes())
+        if self.mapping.mode is Mode.LAYERS and segment.feeds is None:
+            yield "border", segment.part, self._link_ns(self._input_bytes())
 
     def _resources(self, segment: Segment, part: int) -> tuple[Hashable, ...]:
         """A message takes its sender's way out and its receiver's way in."""
@@ -212,6 +213,7 @@ def segments(partition: Partition) -> Iterator[Segment]:
         while layer < after:
             part = partition.part(layer)
             end = min(after, (part + 1) * partition.part_layers)
+            end = layer + 1 if partition.mode is Mode.LAYERS else end
             ends_part = partition.begins(end) and end < partition.layers
             yield Segment(stage, part, end - layer, part + 1 if ends_part else None)
             layer = end

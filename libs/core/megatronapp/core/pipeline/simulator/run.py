@@ -18,7 +18,7 @@ from megatronapp.core.pipeline.simulator import events
 from megatronapp.core.pipeline.simulator.links import Wiring, first_arrivals
 
 NOT_RUN = -1
-Engine = Callable[..., int]
+Engine = Callable[..., None]
 """Takes the arguments of events.simulate, as arrays."""
 
 
@@ -100,22 +100,35 @@ def run(
     by_lane = np.zeros((layout.stages, layout.lanes), np.int64)
     begins = np.full(durations.shape, NOT_RUN, np.int64)
     held = np.zeros((layout.stages, 2), np.int64)
-    end_ns = (engine or in_python)(
-        layout.stages, layout.chunks, layout.microbatches, schedule.strict, schedule.reserve, wiring.blocking,
-        schedule.by_need and not wiring.shared, schedule.pending, choosing.launch_ns,
-        np.array(schedule.caps, np.int64), schedule.places, durations,
-        by_lane + choosing.lead_ns, by_lane + choosing.host_ns,
+    free = np.zeros(layout.stages, np.int64)
+    (engine or in_python)(
+        _rules(layout, schedule, wiring, choosing.launch_ns), np.array(schedule.caps, np.int64), schedule.places,
+        durations, by_lane + choosing.lead_ns, by_lane + choosing.host_ns,
         wiring.next_stage, wiring.next_lane, wiring.link, wiring.occupancy, delay,
-        np.zeros(max(1, wiring.links), np.int64), first_arrivals(layout), begins,
-        by_lane.copy(), held,
+        np.zeros(max(1, wiring.links), np.int64), first_arrivals(layout), begins, by_lane.copy(), held, free,
     )  # fmt: skip
-    return Run(layout, begins, durations, tuple((held[:, PEAK] / WHOLE).tolist()), int(end_ns))
+    return Run(layout, begins, durations, tuple((held[:, PEAK] / WHOLE).tolist()), int(free.max()))
 
 
-def in_python(*arguments: Any) -> int:
+def _rules(layout: Layout, schedule: Schedule, wiring: Wiring, launch_ns: int) -> events.Rules:
+    return events.Rules(
+        stages=layout.stages,
+        chunks=layout.chunks,
+        microbatches=layout.microbatches,
+        operations=layout.operations,
+        actors=2 * layout.stages + max(1, wiring.links),
+        strict=schedule.strict,
+        reserve=schedule.reserve,
+        blocking=wiring.blocking,
+        by_need=schedule.by_need and not wiring.shared,
+        pending=schedule.pending,
+        launch=launch_ns,
+    )
+
+
+def in_python(rules: events.Rules, *arrays: Whole) -> None:
     """events.simulate on lists, which Python indexes faster than arrays."""
-    lists = [each.tolist() if isinstance(each, np.ndarray) else each for each in arguments]
-    end_ns = events.simulate(*lists)
-    for array, filled in zip(arguments[-3:], lists[-3:], strict=True):
+    lists: list[Any] = [each.tolist() for each in arrays]
+    events.simulate(rules, *lists)
+    for array, filled in zip(arrays[-4:], lists[-4:], strict=True):
         array[:] = filled
-    return end_ns

@@ -9,12 +9,15 @@ import numpy as np
 
 from megatronapp.core.errors import TrainingError, UsageError
 from megatronapp.core.pipeline.arrays import Floats, PassTimes, Whole
-from megatronapp.core.pipeline.choosing import FREE, Choosing
+from megatronapp.core.pipeline.choosing import Host
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.simulator.bound import step_bound_ns
 from megatronapp.core.pipeline.simulator.links import Links, wire
 from megatronapp.core.pipeline.simulator.run import Engine, Run, Schedule, run
 from megatronapp.core.pipeline.simulator.times import Variation
+
+NO_HOST = Host(lead_ns=0)
+"""Choices are made when they are needed, and launched in no time: as on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ class Setting:
     variation: Variation
     links: Links
     end: StepEnd
-    choosing: Choosing = FREE
+    host: Host = NO_HOST
     replicas: int = 1
     draws: int = 1
     seed: int = 0
@@ -83,15 +86,13 @@ def draw_runs(
     number of chunks."""
     wiring = wire(layout, setting.links)
     crosses = wiring.crosses(layout)
-    variation = setting.variation
+    variation, choosing = setting.variation, setting.host.choosing(layout, times)
     for draw in range(setting.draws if variation.random else 1):
         runs = []
         for replica in range(setting.replicas if variation.random else 1):
             random = np.random.default_rng([setting.seed, draw, replica])
             durations, late = variation.draw(layout, times, random)
-            done = run(
-                layout, schedule, durations, wiring, late=late * crosses, choosing=setting.choosing, engine=engine
-            )
+            done = run(layout, schedule, durations, wiring, late=late * crosses, choosing=choosing, engine=engine)
             if not done.complete:
                 raise TrainingError(f"{schedule.name} stops for ever: {stuck(done)}")
             runs.append((done, step_bound_ns(layout, durations, wiring, barrier=setting.end.barrier)))

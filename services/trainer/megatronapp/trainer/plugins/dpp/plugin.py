@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.core.trace.values import Progress
 from megatronapp.trainer.keyed_dropout import KeyedDropout
+from megatronapp.trainer.model import puts_off_wgrad
 from megatronapp.trainer.pipeline.agreement import Agreement
 from megatronapp.trainer.pipeline.dynamic import DynamicSchedule
 from megatronapp.trainer.pipeline.dynamic_step import AnyOrderTransport
@@ -39,6 +41,9 @@ LANES = ("auto", "shm", "cuda_ipc", "tcp", "ucx")
 IN_FLIGHT_BYTES = 8 << 20
 """To one peer at once, and at least one message: what a link of 50 GB/s moves in 0.16 ms, for which what is needed
 first waits at most. Chosen by that, not measured on GPUs."""
+
+
+THEIRS = "--transformer-impl transformer_engine"
 
 
 class DppPlugin(Plugin):
@@ -107,6 +112,7 @@ class DppPlugin(Plugin):
         assert context.pipeline is not None, "prepare has refused a run without a pipeline"  # noqa: S101
         self._pipeline = context.pipeline
         self._device = context.device
+        self._transformer_engine = _of_transformer_engine(args)
         self._lost_peers = LostPeers(partial(cast(NativeTransport, context.pipeline.transport).lost, 0.0))
         self._agreement = agreement(context.pipeline)
         sizes = context.placement.sizes
@@ -125,6 +131,8 @@ class DppPlugin(Plugin):
 
     def configure(self, config: TransformerConfig) -> None:
         config.deallocate_pipeline_outputs = False  # they are still being sent
+        if self._wgrad is not None and self._transformer_engine:
+            config.delay_wgrad_compute = True  # megatron-core asks for more where it is a flag, which this needs not
 
     def models(self, chunks: Sequence[torch.nn.Module]) -> None:
         if self._wgrad is not None:
@@ -139,8 +147,11 @@ class DppPlugin(Plugin):
         )
 
         def run(**kwargs: Any) -> Any:
-            if kwargs["forward_only"] or self._trial.kind == STOCK:
+            if kwargs["forward_only"]:
                 return function(**kwargs)
+            if self._trial.kind == STOCK:
+                with nullcontext() if self._wgrad is None else self._wgrad.at_once():
+                    return function(**kwargs)
             losses = dynamic(**kwargs)
             if self._recorded is not None:
                 self._recorded.keep(self._step, dynamic.ran)
@@ -197,12 +208,20 @@ def _refuse_without_switch(args: argparse.Namespace) -> None:
 
 
 def _whole(args: argparse.Namespace) -> dict[str, bool]:
-    """What there is in a run that leaves every W in its B."""
+    """What there is in a run that leaves every W in its B. Transformer Engine's layers put off all of it or none: W
+    hides no collective then, and what is recomputed for it would be held."""
+    theirs = _of_transformer_engine(args)
     return {
         "--dpp-no-split": args.dpp_no_split,
-        "--transformer-impl transformer_engine": args.transformer_impl != "local",
         "--recompute-method uniform": args.recompute_method == "uniform",
+        f"{THEIRS} and --tensor-model-parallel-size": theirs and args.tensor_model_parallel_size > 1,
+        f"{THEIRS} and --recompute-granularity": theirs and args.recompute_granularity is not None,
+        f"{THEIRS} before its version 2.3": theirs and not puts_off_wgrad(),
     }
+
+
+def _of_transformer_engine(args: argparse.Namespace) -> bool:
+    return bool(args.transformer_impl != "local")
 
 
 def _refuse_what_is_not_split(args: argparse.Namespace) -> None:

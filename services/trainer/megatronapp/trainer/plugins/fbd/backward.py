@@ -10,9 +10,9 @@ are computed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -25,22 +25,9 @@ from megatronapp.trainer.pipeline.dynamic import DynamicSchedule
 from megatronapp.trainer.pipeline.dynamic_step import Step
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
+from megatronapp.trainer.plugins.fbd.beside import Beside
 from megatronapp.trainer.plugins.fbd.inputs import Inputs
 from megatronapp.trainer.plugins.fbd.pending import Pending
-
-
-class Beside(Protocol):
-    """What is sent for a microbatch of a chunk beside its input."""
-
-    def post(self, chunk: int, microbatch: int, batch: int) -> None:
-        """Room for it. batch: sequences of the microbatch."""
-
-    @property
-    def arrived(self) -> int:
-        """How many that are not taken yet have all come."""
-
-    def of(self, chunk: int, microbatch: int) -> AbstractContextManager[None]:
-        """Forward passes in it take what was sent."""
 
 
 class RecomputeSchedule(DynamicSchedule):

@@ -7,66 +7,46 @@ than one layer's activations, and what was received.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from megatronapp.core.pipeline.partition import Partition
+from megatronapp.trainer.plugins.fbd.beside import Arriving, Beside
 from megatronapp.trainer.plugins.fbd.inputs import Inputs
-from megatronapp.trainer.plugins.fbd.pending import Pending
+from megatronapp.trainer.plugins.fbd.link import Link
 
 Layer = Callable[[torch.Tensor], torch.Tensor]
-Arriving = dict[int, tuple[list[Pending], torch.Tensor]]
-"""By the layer, from 0 over the whole model."""
 
 
-class ReceivedLayers:
-    """The backward rank's side. Outside `of` layers are megatron-core's own."""
+class ReceivedLayers(Beside):
+    """The backward rank's side; what is received is numbered by the layer, from 0 over the whole model."""
 
-    def __init__(self, inputs: Inputs, partition: Partition, chunks: Sequence[Any], tokens: int) -> None:
+    def __init__(self, link: Link, inputs: Inputs, partition: Partition, chunks: Sequence[Any], tokens: int) -> None:
         """tokens: of the sequence, this tensor rank's."""
+        super().__init__(link)
         self._inputs, self._partition, self._tokens = inputs, partition, tokens
-        self._posted: dict[tuple[int, int], Arriving] = {}
-        self._current: Arriving | None = None
         self._by_chunk = [list(chunk.decoder.layers) for chunk in chunks]
         for layer in (each for layers in self._by_chunk for each in layers):
             layer.forward = partial(self._run, layer.layer_number - 1, layer.forward)
 
-    def post(self, chunk: int, microbatch: int, batch: int) -> None:
-        """Room for what a chunk's layers make of a microbatch."""
+    def _room(self, chunk: int, microbatch: int, batch: int) -> Arriving:
         layers = self._by_chunk[chunk]
         like = next(layers[0].parameters())
-        self._posted[chunk, microbatch] = arriving = {}
+        arriving: Arriving = {}
         for layer in (each.layer_number - 1 for each in layers):
             if self._partition.is_border(layer):
                 tensor = like.new_empty((self._tokens, batch, layers[0].config.hidden_size), requires_grad=False)
                 arriving[layer] = self._inputs.post_layer(tensor, layer, microbatch), tensor
-
-    @property
-    def arrived(self) -> int:
-        """How many microbatches x chunks that are not taken yet have all come."""
-        return sum(
-            all(handle.done() for handles, _ in arriving.values() for handle in handles)
-            for arriving in self._posted.values()
-        )
-
-    @contextmanager
-    def of(self, chunk: int, microbatch: int) -> Iterator[None]:
-        """Forward passes in it take what was sent."""
-        self._current = self._posted.pop((chunk, microbatch))
-        try:
-            yield
-        finally:
-            self._current = None
+        return arriving
 
     def _run(
         self, layer: int, stock: Callable[..., Any], hidden_states: torch.Tensor, *args: Any, **others: Any
     ) -> Any:
         """In place of a layer's forward."""
-        if self._current is None or not torch.is_grad_enabled():
+        if not self.active:
             return stock(hidden_states, *args, **others)
 
         def again(hidden: torch.Tensor) -> torch.Tensor:
@@ -77,12 +57,7 @@ class ReceivedLayers:
 
     def _take(self, layer: int, like: torch.Tensor) -> torch.Tensor:
         """Where the part's output is another one's input, nobody here needs what it holds."""
-        assert self._current is not None, "within `of`"  # noqa: S101
-        if not self._partition.is_border(layer):
-            return torch.empty_like(like)
-        handles, tensor = self._current.pop(layer)
-        self._inputs.wait(handles)
-        return tensor
+        return self.received(layer) if self._partition.is_border(layer) else torch.empty_like(like)
 
 
 class _Again(torch.autograd.Function):

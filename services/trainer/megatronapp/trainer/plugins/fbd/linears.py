@@ -9,8 +9,7 @@ which both run.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from megatronapp.core.pipeline.partition import Partition
 from megatronapp.core.pipeline.recompute import ON_THE_WAY
 from megatronapp.trainer.pipeline.linears import Product, Wgrad, route_linears
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
+from megatronapp.trainer.plugins.fbd.beside import Arriving, Beside
 from megatronapp.trainer.plugins.fbd.link import Link, twins_of
 from megatronapp.trainer.plugins.fbd.pending import Kind, Pending
 
@@ -99,12 +99,8 @@ class _Sender:
         return [wgrad]
 
 
-Arriving = dict[int, tuple[Pending, torch.Tensor]]
-"""By the linear's module (its id)."""
-
-
-class ReceivedLinears:
-    """The backward rank's side. Outside `of` layers are megatron-core's own."""
+class ReceivedLinears(Beside):
+    """The backward rank's side; what is received is numbered by the linear's module (its id)."""
 
     def __init__(
         self,
@@ -115,51 +111,23 @@ class ReceivedLinears:
         wgrad: DeferredWgrad | None,
     ) -> None:
         """tokens: of the sequence, whole over the tensor ranks. wgrad: what puts off weight gradients, if they are."""
+        super().__init__(link)
         self.wgrad = wgrad
-        self._link, self._partition, self._tokens = link, partition, tokens
-        self._posted: dict[tuple[int, int], Arriving] = {}
-        self._current: Arriving | None = None
+        self._partition, self._tokens = partition, tokens
         self._by_chunk = [linears_of(chunk) for chunk in chunks]
         for linear in (each for linears in self._by_chunk for each in linears):
             route_linears([linear.module], _Receiver(self, linear))
 
-    def post(self, chunk: int, microbatch: int, batch: int) -> None:
-        """Room for what a chunk's linears make of a microbatch."""
-        self._posted[chunk, microbatch] = {
-            id(linear.module): self._receive(linear, microbatch, batch) for linear in self._by_chunk[chunk]
-        }
+    def _room(self, chunk: int, microbatch: int, batch: int) -> Arriving:
+        return {id(linear.module): self._receive(linear, microbatch, batch) for linear in self._by_chunk[chunk]}
 
-    @property
-    def arrived(self) -> int:
-        """How many microbatches x chunks that are not taken yet have all come: what is sent last has."""
-        return sum(list(arriving.values())[-1][0].done() for arriving in self._posted.values() if arriving)
-
-    @contextmanager
-    def of(self, chunk: int, microbatch: int) -> Iterator[None]:
-        """Forward passes in it take what was sent."""
-        self._current = self._posted.pop((chunk, microbatch))
-        try:
-            yield
-        finally:
-            self._current = None
-
-    @property
-    def active(self) -> bool:
-        return self._current is not None
-
-    def take(self, linear: Linear) -> torch.Tensor:
-        assert self._current is not None, "the port is asked first"  # noqa: S101
-        handle, tensor = self._current.pop(id(linear.module))
-        self._link.wait_received(handle)
-        return tensor
-
-    def _receive(self, linear: Linear, microbatch: int, batch: int) -> tuple[Pending, torch.Tensor]:
+    def _receive(self, linear: Linear, microbatch: int, batch: int) -> tuple[list[Pending], torch.Tensor]:
         weight = linear.module.weight
         tensor = weight.new_empty((self._tokens, batch, weight.shape[0]), requires_grad=False)
         stage = self._partition.forward_stage(linear.layer)
         twin = twins_of(self._link, stage=stage)[self._link.place.tensor]
         tag = {"microbatch": microbatch, "chunk": linear.layer, "slot": linear.number}
-        return self._link.receive(tensor, twin, Kind.LINEARS, **tag), tensor
+        return [self._link.receive(tensor, twin, Kind.LINEARS, **tag)], tensor
 
 
 class _Receiver:
@@ -167,10 +135,10 @@ class _Receiver:
         self._linears, self._linear = linears, linear
 
     def takes_part(self) -> bool:
-        return self._linears.active and torch.is_grad_enabled()
+        return self._linears.active
 
     def output(self, product: Product) -> torch.Tensor:
-        return self._linears.take(self._linear)
+        return self._linears.received(id(self._linear.module))
 
     def take(self, wgrad: Wgrad, *, hides: bool) -> Sequence[Wgrad]:
         put_off = self._linears.wgrad

@@ -34,7 +34,8 @@ from megatronapp.trainer.plugins.base import (
     StepHooks,
 )
 from megatronapp.trainer.plugins.fbd import plan as flags
-from megatronapp.trainer.plugins.fbd.backward import Beside, RecomputeSchedule
+from megatronapp.trainer.plugins.fbd.backward import RecomputeSchedule
+from megatronapp.trainer.plugins.fbd.beside import Beside
 from megatronapp.trainer.plugins.fbd.figures import CPU_SPEED
 from megatronapp.trainer.plugins.fbd.forward import STOP_KEY, ForwardLoop
 from megatronapp.trainer.plugins.fbd.inputs import Inputs
@@ -272,7 +273,7 @@ class BackwardPlugin(FbdPlugin):
         if partition.mode is Mode.LINEARS:
             self._beside = ReceivedLinears(self._link, partition, chunks, sequence.tokens, self._wgrad)
         elif partition.mode is Mode.LAYERS:
-            self._beside = ReceivedLayers(self._inputs, partition, chunks, sequence.shard(0).length)
+            self._beside = ReceivedLayers(self._link, self._inputs, partition, chunks, sequence.shard(0).length)
         elif self._wgrad is not None:
             self._wgrad.install(chunks)
 

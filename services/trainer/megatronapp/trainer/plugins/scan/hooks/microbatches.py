@@ -97,9 +97,10 @@ class MicrobatchHooks:
         def decide(step: Step) -> Any:
             if not self._probe.on:
                 return function(step)
+            held, cap = round(step.policy.in_flight), 0 if step.policy.strict else step.policy.cap
             self._probe.recorder.begin(Operation.DECIDE)
             chosen = function(step)
-            self._probe.recorder.end()
+            self._probe.recorder.end_work(held, cap)
             return chosen
 
         return decide
