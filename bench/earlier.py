@@ -76,14 +76,27 @@ def compare(earlier: Path, ranks: int, flags: str) -> bool:
 
 
 def timed(earlier: Path, rounds: int) -> dict[str, Any]:
-    """Milliseconds of a settled step, the median of each run; the ratio of each pair, and their median."""
-    medians: dict[Path, list[float]] = {earlier: [], ROOT: []}
+    """Of a settled step the milliseconds, and those of the processor, which neighbours change less."""
+    runs: dict[Path, list[dict[str, Any]]] = {earlier: [], ROOT: []}
     for number in range(rounds):
         for tree in (earlier, ROOT) if number % 2 else (ROOT, earlier):
-            seconds = trained(tree, 1, TIMED)["seconds"][SETTLING:]
-            medians[tree].append(1000 * statistics.median(seconds))
-    ratios = [now / then for then, now in zip(*medians.values(), strict=True)]
-    then, now = (round(statistics.median(each), 2) for each in medians.values())
+            runs[tree].append(trained(tree, 1, TIMED))
+    return {
+        "step": _compared([[statistics.median(run["seconds"][SETTLING:]) for run in each] for each in runs.values()]),
+        "processor": _compared([[_processor_seconds(run["processor"]) for run in each] for each in runs.values()]),
+    }
+
+
+def _processor_seconds(at_end: list[float]) -> float:
+    settled = at_end[SETTLING:]
+    return (settled[-1] - settled[0]) / (len(settled) - 1)
+
+
+def _compared(versions: list[list[float]]) -> dict[str, Any]:
+    """Of seconds a run, the earlier version's and this one's: medians, and of the ratio of each pair the least, the
+    median and the most."""
+    then, now = (round(1000 * statistics.median(each), 2) for each in versions)
+    ratios = [new / old for old, new in zip(*versions, strict=True)]
     spread = [round(each, 3) for each in (min(ratios), statistics.median(ratios), max(ratios))]
     return {"earlier_ms": then, "now_ms": now, "ratio_min_median_max": spread}
 
