@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,11 +19,12 @@ from megatronapp.core.scope.results import Values, of_frame
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.formats.tracefolder import find_attempts, read_messages
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.v1 import scope_pb2, trace_pb2
 from tests.support.forked import RankFailedError, run_forked
 from tests.support.scope_gateway import ScopeGateway
-from tests.support.scoped_job import run_plain, scoped_job
-from tests.support.training import TINY
+from tests.support.scoped_job import ScopedJob, run_plain, scoped_job
+from tests.support.training import TINY, train
 
 STEPS = 12
 
@@ -86,22 +92,89 @@ def test_a_training_that_dies_of_its_numbers_sends_the_frames_of_its_last_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with scoped_job(1, "", monkeypatch, steps=MANY) as job:
-        gateway, ranks, first = job.gateway, job.ranks, job.paused_before()
-        gateway.show(1, [tap(1, "layers[*].resid_post")], ranks)
-        blow_up = scope_pb2.ScopePerturbation(place="system", kind="scale", coefficient=1e38, layers="1")
-        plan = scope_pb2.ScopePerturb(plan="overflow", perturbations=[blow_up], seed=1)
-        assert {ack.code for ack in gateway.command("overflow", 0, ranks, perturb=plan)} == {""}
-        gateway.train("last", 0, ranks, "step", steps=1, lease_seconds=120)
+        step = _overflow(job)
         with pytest.raises(RankFailedError, match=r"the loss is nan|NaN"):
             job.done()
 
-        gateway.wait(lambda: 0 in gateway.left, 20)
-        layers = sorted(frame.layer for frame in gateway.frames[0] if frame.step == first)
-        alerts = [event.alert for _, event in gateway.events if event.HasField("alert")]
-        [told] = [alert for alert in alerts if alert.kind == "nonfinite"]
+        job.gateway.wait(lambda: job.gateway.left == {0}, 20)
+        [told] = _told_of_nonfinite(job)
 
-    assert layers == [layer for layer in range(4) for _ in range(4)]  # of each its four microbatches
-    assert (told.site, told.layer, told.step) == ("resid_post", 2, first)
+    assert _layers(job, 0, step) == EACH_MICROBATCH_OF[0] + EACH_MICROBATCH_OF[1]
+    assert (told.site, told.layer, told.step) == ("resid_post", 2, step)
+
+
+def test_a_stage_that_is_killed_when_another_dies_of_its_numbers_has_sent_its_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first stage does not know the loss, and more is shown of it than goes out at once."""
+    note = tmp_path / "killed_in"
+    layout = f"{LAYOUT} --killed-in {note}"
+    with scoped_job(2, layout, monkeypatch, steps=MANY, run=run_killed) as job:
+        step = _overflow(job, lambda step: note.write_text(str(step + 1)))
+        with pytest.raises(RankFailedError):
+            job.done()
+
+        job.gateway.wait(lambda: job.gateway.left == {0, 1}, 20)
+        told = _told_of_nonfinite(job)
+
+    assert [_layers(job, rank, step) for rank in job.ranks] == EACH_MICROBATCH_OF
+    assert {(alert.site, alert.layer, alert.step) for alert in told} == {("resid_post", 2, step)}
+
+
+EACH_MICROBATCH_OF = [[0] * 4 + [1] * 4, [2] * 4 + [3] * 4]
+"""By stage, the layers of its frames."""
+
+
+def _overflow(job: ScopedJob, before: Callable[[int], object] = lambda _: None) -> int:
+    """One step more, which is shown and computes no numbers from the third layer on. Its number."""
+    gateway, ranks, step = job.gateway, job.ranks, job.paused_before()
+    before(step)
+    gateway.show(1, [scope_pb2.ScopeTap(id=1, expression="layers[*].resid_post")], ranks)
+    blow_up = scope_pb2.ScopePerturbation(place="system", kind="scale", coefficient=1e38, layers="1")
+    plan = scope_pb2.ScopePerturb(plan="overflow", perturbations=[blow_up], seed=1)
+    assert {ack.code for ack in gateway.command("overflow", 0, ranks, perturb=plan)} == {""}
+    gateway.train("last", 0, ranks, "resume")  # a pause after it would wait for what is shown
+    return step
+
+
+def _layers(job: ScopedJob, rank: int, step: int) -> list[int]:
+    """Of a rank's frames of the step."""
+    return sorted(frame.layer or 0 for frame in job.gateway.frames[rank] if frame.step == step)
+
+
+def _told_of_nonfinite(job: ScopedJob) -> list[scope_pb2.ScopeAlert]:
+    events = [event for _, event in job.gateway.events]
+    return [event.alert for event in events if event.HasField("alert") and event.alert.kind == "nonfinite"]
+
+
+class Killed(Plugin):
+    """The first rank, at the begin of the step that a file names: as torchrun does it to ranks that wait in a step."""
+
+    name: ClassVar[str] = "killed"
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--killed-in", type=Path)
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Killed | None:
+        return cls(args.killed_in) if context.identity.rank == 0 else None
+
+    def __init__(self, note: Path) -> None:
+        self._note = note
+
+    def step_begin(self, step: int) -> None:
+        if self._note.exists() and step == int(self._note.read_text()):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_killed(flags: str) -> list[float]:
+    """With a ring that takes next to nothing at once."""
+    from megatronapp.trainer.plugins.scan import ScanPlugin
+    from megatronapp.trainer.plugins.scope import ScopePlugin, outlet
+
+    outlet.AT_ONCE_BYTES = 6_000  # one frame
+    return train(flags, plugins=(ScanPlugin, ScopePlugin, Killed)).losses
 
 
 def _complete(gateway: ScopeGateway, ranks: range, step: int) -> dict[int, list[Frame]] | None:

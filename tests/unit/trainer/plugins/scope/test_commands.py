@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -11,9 +12,10 @@ import pytest
 from torch.distributed import HashStore
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.trace.values import Progress
 from megatronapp.trainer.borders import Border, Borders
 from megatronapp.trainer.plugins.scope.commands import MAX_DOCUMENT_BYTES, Agreement
-from megatronapp.trainer.plugins.scope.training import TrainControl, hold
+from megatronapp.trainer.plugins.scope.training import TrainControl, hold, may_be_last
 
 RANKS, STEPS = 3, 15
 
@@ -187,3 +189,18 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(wish: dict[str, Any]
 
     assert not control.paused
     assert control.pause_after is None
+
+
+@pytest.mark.parametrize(
+    ("progress", "last"),
+    [
+        (None, False),  # of a step that the log leaves out
+        (Progress(loss=2.0, grad_norm=0.5), False),
+        (Progress(grad_norm=0.5), False),
+        (Progress(grad_norm=math.nan), True),
+        (Progress(loss=math.inf, grad_norm=0.5), True),
+        (Progress(), True),
+    ],
+)
+def test_a_step_may_be_the_last_unless_its_numbers_are_known_to_be_some(progress: Progress | None, last: bool) -> None:
+    assert may_be_last(progress) is last

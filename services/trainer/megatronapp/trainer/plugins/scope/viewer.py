@@ -125,10 +125,10 @@ class Viewer:
                 if each.spot.site in shard.sites and (shown := each.read()) is not None:
                     reader.read(Capture(each.spot, shown.value, shard, step, request=request, absent=shown.absent))
 
-    def step_end(self) -> bool:
-        """Write what has come. Returns whether a tap was turned off: it takes too long."""
+    def step_end(self, *, wait: bool = False) -> bool:
+        """Write what has come, `wait`: all. Returns whether a tap was turned off: it takes too long."""
         begin = time.perf_counter()
-        self.queue.flush()
+        self.queue.flush(wait=wait)
         now = time.perf_counter()
         spent = now - begin + sum(reader.seconds for reader in self.readers)
         self.overhead_ratio = spent / max(now - self._begun - spent, 1e-9)
