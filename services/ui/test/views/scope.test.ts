@@ -246,6 +246,18 @@ describe('scope of a training', () => {
     expect(cards(shown)[1].getAttribute('aria-label')).toBe('layers[2].mlp.out | batch(0)')
   })
 
+  it.each([['left_out', 'some is left out: it is too large'], ['overrun', 'some is lost on the way']])('says beside the picture what is missing in it: %s', async (reason, said) => {
+    const shown = await open(expressions(Q))
+    await shown.until(() => shown.element.querySelector('.cost')?.textContent)
+    scope.advance()
+    await shown.until(() => maps(shown).length)
+    scope.stall(Q, reason)
+    scope.stall(Q, reason)
+    await shown.until(() => text(shown).includes(said))
+    expect([...shown.element.querySelectorAll('.card .facts .partial')].map((one) => one.textContent.includes(said))).toEqual([true])
+    expect(maps(shown)).toHaveLength(1)
+  })
+
   it('marks what is shown while a plan disturbs the run', async () => {
     scope.plans.set('noise', { plan: 'noise', perturbations: [] })
     const shown = await open(expressions(Q))
