@@ -121,6 +121,26 @@ def test_a_stage_that_is_killed_when_another_dies_of_its_numbers_has_sent_its_fr
     assert {(alert.site, alert.layer, alert.step) for alert in told} == {("resid_post", 2, step)}
 
 
+def test_weights_that_are_gathered_within_the_step_are_neither_shown_nor_disturbed_in_a_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the step begins there are those of the step before. A generation has them gathered."""
+    layout = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 10000"
+    with scoped_job(2, layout, monkeypatch, steps=STEPS) as job:
+        job.paused_before()
+        noise = scope_pb2.ScopePerturbation(place="storage", kind="noise1", coefficient=0.5, layers="1")
+        plan = scope_pb2.ScopePerturb(plan="noise", perturbations=[noise], seed=1)
+        refused = job.gateway.command("noise", 0, job.ranks, perturb=plan)
+        job.gateway.train("resume", 0, job.ranks, "resume")
+        job.done()
+        sites = [site for hello in job.gateway.hellos.values() for site in hello.sites]
+
+    shown = {(site.name, "generate" in site.passes) for site in sites if site.name.startswith("weight.")}
+    assert ("weight.unembed", True) in shown
+    assert not [name for name, generates in shown if not generates]
+    assert {(ack.code, "--overlap-param-gather" in ack.hint) for ack in refused} == {("invalid", True)}
+
+
 EACH_MICROBATCH_OF = [[0] * 4 + [1] * 4, [2] * 4 + [3] * 4]
 """By stage, the layers of its frames."""
 

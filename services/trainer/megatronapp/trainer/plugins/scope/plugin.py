@@ -138,7 +138,8 @@ class ScopePlugin(Plugin):
             self._teller.say,
             self._rank,
             speller=Speller(tokenizer) if (tokenizer := self._context.tokenizer) else None,
-            held=[*held_ends(chunks, shard), *(held_weights(self._weights) if self._weights_stay else ())],
+            held=[*held_ends(chunks, shard), *held_weights(self._weights)],
+            weights_stay=self._weights_stay,
         )
         self._lens = Lens(chunks, shard, self._viewer.queue)
         self._context.channel.introduce = self._hello

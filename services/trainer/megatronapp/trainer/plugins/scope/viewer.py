@@ -39,8 +39,12 @@ class Viewer:
         rank: int,
         *,
         held: Sequence[Held] = (),
+        weights_stay: bool = True,
         speller: Speller | None = None,
     ) -> None:
+        """`weights_stay`: at a step's begin they are where the step will find them; else a training shows none. At the
+        begin of a generation's pass they always are."""
+        self._weights_stay = weights_stay
         self._spots = spots
         self._shard = shard
         self._held: list[Held] = []
@@ -63,7 +67,7 @@ class Viewer:
         self._held += held
         every = (*self._spots, *(each.spot for each in self._held))
         self._order = {(spot.site, spot.layer): number for number, spot in enumerate(every)}
-        self._training = with_sites(self._shard, self._held)
+        self._training = with_sites(self._shard, self._held, weights=self._weights_stay)
         self._generating = generating(self._shard, self._held)
         self._choose()
 
