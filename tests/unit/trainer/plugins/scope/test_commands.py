@@ -170,6 +170,24 @@ def test_a_pause_ends_when_any_rank_is_asked_to_end() -> None:
 
 
 @pytest.mark.parametrize(
+    ("wish", "last"), [({"do": "step"}, 6), ({"do": "step", "steps": "3"}, 8), ({"do": "run_to", "until_step": 9}, 9)]
+)
+def test_a_training_goes_on_to_the_step_that_was_asked_for_and_pauses_again(wish: dict[str, Any], last: int) -> None:
+    control = TrainControl()
+    control.apply({"do": "pause"}, 5)
+
+    control.apply(wish, 5)
+
+    assert not control.paused
+    for step in range(6, last):
+        control.after(step)
+        assert not control.paused
+    control.after(last)
+    assert control.paused
+    assert 0 < control.left_seconds <= control.lease_seconds
+
+
+@pytest.mark.parametrize(
     "wish",
     [
         {},
