@@ -6,7 +6,6 @@ import argparse
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,8 +21,9 @@ from megatronapp.trainer import launch  # noqa: F401  (imported once, before the
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.v1 import scope_pb2, trace_pb2
 from tests.support.forked import RankFailedError, run_forked
+from tests.support.overflowing import EACH_MICROBATCH_OF, layers_shown, overflow, told_of_nonfinite
 from tests.support.scope_gateway import ScopeGateway
-from tests.support.scoped_job import ScopedJob, run_plain, scoped_job
+from tests.support.scoped_job import run_plain, scoped_job
 from tests.support.training import TINY, train
 
 STEPS = 12
@@ -92,14 +92,14 @@ def test_a_training_that_dies_of_its_numbers_sends_the_frames_of_its_last_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with scoped_job(1, "", monkeypatch, steps=MANY) as job:
-        step = _overflow(job)
+        step = overflow(job)
         with pytest.raises(RankFailedError, match=r"the loss is nan|NaN"):
             job.done()
 
         job.gateway.wait(lambda: job.gateway.left == {0}, 20)
-        [told] = _told_of_nonfinite(job)
+        [told] = told_of_nonfinite(job)
 
-    assert _layers(job, 0, step) == EACH_MICROBATCH_OF[0] + EACH_MICROBATCH_OF[1]
+    assert layers_shown(job, 0, step) == EACH_MICROBATCH_OF[0] + EACH_MICROBATCH_OF[1]
     assert (told.site, told.layer, told.step) == ("resid_post", 2, step)
 
 
@@ -110,14 +110,14 @@ def test_a_stage_that_is_killed_when_another_dies_of_its_numbers_has_sent_its_fr
     note = tmp_path / "killed_in"
     layout = f"{LAYOUT} --killed-in {note}"
     with scoped_job(2, layout, monkeypatch, steps=MANY, run=run_killed) as job:
-        step = _overflow(job, lambda step: note.write_text(str(step + 1)))
+        step = overflow(job, lambda step: note.write_text(str(step + 1)))
         with pytest.raises(RankFailedError):
             job.done()
 
         job.gateway.wait(lambda: job.gateway.left == {0, 1}, 20)
-        told = _told_of_nonfinite(job)
+        told = told_of_nonfinite(job)
 
-    assert [_layers(job, rank, step) for rank in job.ranks] == EACH_MICROBATCH_OF
+    assert [layers_shown(job, rank, step) for rank in job.ranks] == EACH_MICROBATCH_OF
     assert {(alert.site, alert.layer, alert.step) for alert in told} == {("resid_post", 2, step)}
 
 
@@ -139,32 +139,6 @@ def test_weights_that_are_gathered_within_the_step_are_neither_shown_nor_disturb
     assert ("weight.unembed", True) in shown
     assert not [name for name, generates in shown if not generates]
     assert {(ack.code, "--overlap-param-gather" in ack.hint) for ack in refused} == {("invalid", True)}
-
-
-EACH_MICROBATCH_OF = [[0] * 4 + [1] * 4, [2] * 4 + [3] * 4]
-"""By stage, the layers of its frames."""
-
-
-def _overflow(job: ScopedJob, before: Callable[[int], object] = lambda _: None) -> int:
-    """One step more, which is shown and computes no numbers from the third layer on. Its number."""
-    gateway, ranks, step = job.gateway, job.ranks, job.paused_before()
-    before(step)
-    gateway.show(1, [scope_pb2.ScopeTap(id=1, expression="layers[*].resid_post")], ranks)
-    blow_up = scope_pb2.ScopePerturbation(place="system", kind="scale", coefficient=1e38, layers="1")
-    plan = scope_pb2.ScopePerturb(plan="overflow", perturbations=[blow_up], seed=1)
-    assert {ack.code for ack in gateway.command("overflow", 0, ranks, perturb=plan)} == {""}
-    gateway.train("last", 0, ranks, "resume")  # a pause after it would wait for what is shown
-    return step
-
-
-def _layers(job: ScopedJob, rank: int, step: int) -> list[int]:
-    """Of a rank's frames of the step."""
-    return sorted(frame.layer or 0 for frame in job.gateway.frames[rank] if frame.step == step)
-
-
-def _told_of_nonfinite(job: ScopedJob) -> list[scope_pb2.ScopeAlert]:
-    events = [event for _, event in job.gateway.events]
-    return [event.alert for event in events if event.HasField("alert") and event.alert.kind == "nonfinite"]
 
 
 class Killed(Plugin):
