@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -111,6 +112,27 @@ def test_a_ranks_states_count_what_its_agent_lost(watched: Watched) -> None:
     [state] = [event.state for _, event in watched.gateway.events if event.HasField("state")]
 
     assert state.dropped_frames > 2 + 10
+
+
+def test_what_was_sent_last_reaches_a_gateway_that_is_slow_to_read(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.demand(1)
+    take = ScopeGateway._take
+
+    def slowly(gateway: ScopeGateway, rank: int, up: scope_pb2.ScopeUp) -> None:
+        time.sleep(0.05)
+        take(gateway, rank, up)
+
+    monkeypatch.setattr(ScopeGateway, "_take", slowly)
+    for step in range(20):
+        event = scope_pb2.ScopeUp(event=scope_pb2.ScopeEvent(series=scope_pb2.ScopeSeries(name="loss", step=step)))
+        watched.scope.take(json_format.MessageToDict(event, preserving_proto_field_name=True))
+
+    watched.scope.close(20.0)
+
+    watched.gateway.wait(lambda: watched.gateway.left)
+    assert [event.series.step for _, event in watched.gateway.events] == list(range(20))
 
 
 def test_what_nobody_asked_for_is_not_missed(watched: Watched) -> None:

@@ -169,11 +169,10 @@ class ScopeStream:
             writing = asyncio.create_task(self._write(call))
             try:
                 await asyncio.wait([reading, writing], return_when=asyncio.FIRST_COMPLETED)
-            finally:
                 accepted = self._disconnected()
                 if self._ended:
-                    with contextlib.suppress(Exception):
-                        await call.done_writing()
+                    await _until_read(call, reading)
+            finally:
                 for task in (reading, writing):
                     task.cancel()
                 call.cancel()
@@ -243,6 +242,13 @@ class ScopeStream:
             log.warning("frame_refused", tap=tap, reason=str(error))
             return None
         return scope_pb2.ScopeUp(frame=scope_pb2.ScopeFrame(tap=tap, frame=packed))
+
+
+async def _until_read(call: Call, reading: asyncio.Task[None]) -> None:
+    """Until the gateway has all that was written: a call that is cancelled takes back what it has not read yet."""
+    with contextlib.suppress(Exception):
+        await call.done_writing()
+        await asyncio.wait([reading])
 
 
 def requantized(data: bytes, quantizer: str) -> bytes:
