@@ -29,13 +29,13 @@ TAPS = [scope_pb2.ScopeTap(id=number, expression="layers[*].resid_post") for num
 
 
 @dataclass
-class Watched:
+class WatchedRank:
     """A rank that shows something, the agent's part that passes it on, and the gateway."""
 
     gateway: ScopeGateway
     scope: RankScope
     writer: RingWriter
-    told: list[Any]
+    passed_on: list[Any]
     """What was passed on to the rank."""
 
     def demand(self, revision: int) -> None:
@@ -44,7 +44,7 @@ class Watched:
 
     def _heard(self, revision: int) -> bool:
         self.scope.tick()
-        return any(int(told.get("demand", {}).get("revision", 0)) == revision for told in self.told)
+        return any(int(value.get("demand", {}).get("revision", 0)) == revision for value in self.passed_on)
 
     def show(self, frames: int, tap: int = 1) -> None:
         """So many, before the agent comes round."""
@@ -64,21 +64,23 @@ class Watched:
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
+def watched() -> Iterator[WatchedRank]:
     memory = mmap.mmap(-1, AT + layout.RING_HEADER_BYTES + RING)
     words = memoryview(memory).cast("Q")
     segment: Any = SimpleNamespace(bulk=RingReader(memory, words, AT, RING, READ_WORD))
-    told: list[Any] = []
+    passed_on: list[Any] = []
     with scope_gateway() as (gateway, address), closing(StreamLoop()) as loop:
-        scope = RankScope(HELLO, segment, lambda _, value: told.append(value), loop, Access(gateway_address=address))
+        scope = RankScope(
+            HELLO, segment, lambda _, value: passed_on.append(value), loop, Access(gateway_address=address)
+        )
         hello = json_format.MessageToDict(ranks()[0].hello(), preserving_proto_field_name=True)
         scope.take({"hello": hello})
         gateway.wait(lambda: gateway.hellos)
-        yield Watched(gateway, scope, RingWriter(memory, words, AT, RING), told)
+        yield WatchedRank(gateway, scope, RingWriter(memory, words, AT, RING), passed_on)
         scope.close(1.0)
 
 
-def test_frames_that_were_overwritten_before_they_were_read_are_told_of_once_a_demand(watched: Watched) -> None:
+def test_frames_that_were_overwritten_before_they_were_read_are_told_of_once_a_demand(watched: WatchedRank) -> None:
     watched.demand(1)
     watched.show(3)
     before = watched.alerts(1)
@@ -94,7 +96,7 @@ def test_frames_that_were_overwritten_before_they_were_read_are_told_of_once_a_d
 
 
 def test_frames_that_give_way_before_they_are_sent_are_told_of_by_their_tap(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched: WatchedRank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scope_stream, "MAX_WAITING_BYTES", 8)
     watched.demand(1)
@@ -104,7 +106,7 @@ def test_frames_that_give_way_before_they_are_sent_are_told_of_by_their_tap(
     assert watched.alerts(1) == [("overrun", 1, 0), ("overrun", 2, 0)]
 
 
-def test_a_ranks_states_count_what_its_agent_lost(watched: Watched) -> None:
+def test_a_ranks_states_count_what_its_agent_lost(watched: WatchedRank) -> None:
     watched.demand(1)
     watched.show(20)
     watched.scope.take({"event": {"state": {"state": "paused", "dropped_frames": 2}}})
@@ -115,7 +117,7 @@ def test_a_ranks_states_count_what_its_agent_lost(watched: Watched) -> None:
 
 
 def test_what_was_sent_last_reaches_a_gateway_that_is_slow_to_read(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched: WatchedRank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched.demand(1)
     take = ScopeGateway._take
@@ -135,7 +137,7 @@ def test_what_was_sent_last_reaches_a_gateway_that_is_slow_to_read(
     assert [event.series.step for _, event in watched.gateway.events] == list(range(20))
 
 
-def test_what_nobody_asked_for_is_not_missed(watched: Watched) -> None:
+def test_what_nobody_asked_for_is_not_missed(watched: WatchedRank) -> None:
     watched.show(20)
 
     assert watched.alerts(1) == []

@@ -17,16 +17,16 @@ class LostFrames:
 
     def __init__(self) -> None:
         self.count = 0
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def renew(self) -> None:
         """What is asked for is another: its losses are told of anew."""
-        self._told.clear()
+        self._reported.clear()
 
     def add(self, tap: int, count: int, why: str, rank: int) -> scope_pb2.ScopeEvent | None:
         """The event that tells of it; None: it was told of this tap, since it was asked for."""
         self.count += count
-        if tap in self._told:
+        if tap in self._reported:
             return None
-        self._told.add(tap)
+        self._reported.add(tap)
         return scope_pb2.ScopeEvent(alert=scope_pb2.ScopeAlert(kind=KIND, tap=tap, detail=why, rank=rank))
