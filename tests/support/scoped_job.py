@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,7 +49,14 @@ class ScopedJob:
 
 
 @contextmanager
-def scoped_job(ranks: int, layout: str, monkeypatch: pytest.MonkeyPatch, *, steps: int) -> Iterator[ScopedJob]:
+def scoped_job(
+    ranks: int,
+    layout: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    steps: int,
+    run: Callable[[str], list[float]] = run_scoped,
+) -> Iterator[ScopedJob]:
     """It comes to its pause by itself, a few steps after its begin."""
     with scope_gateway() as (gateway, address), ThreadPoolExecutor(1) as pool:
         gateway.pause_at_once(PAUSE, ranks // 2)  # by any rank's command
@@ -57,7 +64,7 @@ def scoped_job(ranks: int, layout: str, monkeypatch: pytest.MonkeyPatch, *, step
         with agent() as environment:
             flags = f"{TINY} --train-iters {steps} {layout} --scope"
             environment = {**environment, GATEWAY_ADDRESS: address}
-            losses = pool.submit(run_forked, ranks, run_scoped, flags, environment=environment, timeout=120)
+            losses = pool.submit(run_forked, ranks, run, flags, environment=environment, timeout=120)
             gateway.wait(lambda: len(gateway.hellos) == ranks or losses.done())
             if losses.done():
                 losses.result()

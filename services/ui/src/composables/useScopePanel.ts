@@ -11,6 +11,8 @@ import type { Scope, Subscription } from './useScope'
 const LONG = { width: 4096, height: 480 }
 const SQUARE = { width: 1408, height: 1408 }
 const MAX_FPS = 15
+/** Of a stall’s reasons those with which other pictures come all the same. */
+const LACKS = ['left_out', 'overrun']
 /** Frames that may be on their way at once: of one picture, and of every layer where several are shown. */
 const CREDITS = { one: 2, layers: 64 }
 
@@ -19,8 +21,8 @@ export interface ScopePanel {
   readonly refused: Readonly<ShallowRef<Refused | undefined>>
   /** Why nothing comes: no_producer, overbudget, paused. */
   readonly stalled: Readonly<Ref<string>>
-  /** Some of what was asked for is too large: it is missing in what is shown. */
-  readonly leftOut: Readonly<Ref<boolean>>
+  /** Why some of what was asked for is missing in what is shown, or may be: left_out, overrun. */
+  readonly lacks: Readonly<ShallowRef<readonly string[]>>
   /** The newest of each layer; -1: of the model. Grows with `version`. */
   readonly pictures: ReadonlyMap<number, Picture>
   readonly newest: Readonly<ShallowRef<Picture | undefined>>
@@ -37,7 +39,7 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
   const answer = shallowRef<Subscribed>()
   const refused = shallowRef<Refused>()
   const stalled = shallowRef('')
-  const leftOut = shallowRef(false)
+  const lacks = shallowRef<readonly string[]>([])
   const newest = shallowRef<Picture>()
   const version = shallowRef(0)
   const pictures = new Map<number, Picture>()
@@ -74,7 +76,7 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
       newest.value = waiting = undefined
       answer.value = refused.value = undefined
       stalled.value = ''
-      leftOut.value = false
+      lacks.value = []
       version.value += 1
       if (!text.trim()) return
       const size = shared(/attn\.(probs|scores|pattern)/.test(siteOf(text)) ? SQUARE : LONG, Math.max(1, of.planes.value))
@@ -87,7 +89,7 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
         refused: (why) => (refused.value = why),
         picture: take,
         stalled: (reason) => {
-          if (reason === 'left_out') leftOut.value = true
+          if (LACKS.includes(reason)) lacks.value = [...new Set([...lacks.value, reason])]
           else stalled.value = reason
         },
       })
@@ -104,7 +106,7 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
     const all = [...shown].map(([place, picture]) => found.get(place) ?? picture)
     return { pictures: all.sort((a, b) => a.frame.step - b.frame.step), all: [...shown.keys()].every((place) => found.has(place)) }
   }
-  return { answer, refused, stalled, leftOut, pictures, newest, version, exact }
+  return { answer, refused, stalled, lacks, pictures, newest, version, exact }
 }
 
 /** Several planes are together no larger than one: both sides become shorter, of long pictures the lesser one alone. */

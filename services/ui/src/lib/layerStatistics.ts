@@ -27,6 +27,10 @@ export class LayerStatistics {
     this.rows.get(step)?.set(layer ?? 0, values.slice(0, count))
   }
 
+  has(step: number, layer: number): boolean {
+    return this.rows.get(step)?.has(layer) ?? false
+  }
+
   get layers(): number[] {
     const found = new Set<number>()
     for (const byLayer of this.rows.values()) for (const layer of byLayer.keys()) found.add(layer)

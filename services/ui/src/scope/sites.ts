@@ -12,7 +12,7 @@ export function groupOf(name: string): SiteGroup {
   if (name.startsWith('sae.')) return 'features'
   if (name.startsWith('attn.')) return 'attention'
   if (name.startsWith('mlp.')) return 'mlp'
-  if (name.startsWith('router.')) return 'router'
+  if (name.startsWith('router.') || name.startsWith('experts.')) return 'router'
   if (name.startsWith('resid_')) return 'residual'
   return ['tokens', 'embed', 'final_norm', 'logits', 'loss'].includes(name) ? 'ends' : 'other'
 }
@@ -52,7 +52,7 @@ export function viewsOf(site: Site, replicas = 1): SiteView[] {
     lens: plain && site.name.startsWith('resid_'),
     pca: plain && axes.at(-1) === 'chan',
     wall: site.name === 'attn.probs',
-    replicas: replicas > 1 && axes.length > 0 && !axes.includes('shard') && !site.name.includes('.experts.'),
+    replicas: replicas > 1 && axes.length > 0 && !axes.includes('shard') && !/(^|\.)experts\./.test(site.name),
   }
   return VIEWS.filter((view) => fits[view])
 }
@@ -67,7 +67,7 @@ export function expressionOf(site: Site, view: SiteView, layer: number, together
   const at = (which: string): string => (layered ? `layers[${which}].` : '') + site.name
   const axes = names(site)
   const one = at(String(layer))
-  const slices = ['batch', 'head', 'group'].flatMap((axis) => (axes.includes(axis) && axes.length > 1 ? [` | ${axis}(0)`] : []))
+  const slices = ['batch', 'head', 'group', 'expert'].flatMap((axis) => (axes.includes(axis) && axes.length > 1 ? [` | ${axis}(0)`] : []))
   const kept = slices.slice(0, Math.max(0, axes.length - 2)).filter((slice) => !together || slice !== ' | batch(0)')
   const plane = one + kept.join('')
   switch (view) {

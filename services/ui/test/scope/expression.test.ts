@@ -29,6 +29,15 @@ describe('sites', () => {
     expect(expressionOf(logits, 'candidates', 3)).toBe('logits | batch(0) | last(4) | topk(20)')
   })
 
+  it('of experts are asked for one by one, and not by replica, which hold others', () => {
+    const experts: Site = { name: 'experts.out', layers: [0, 1], axes: axes('batch', 'token', 'expert', 'chan') }
+    const logits: Site = { name: 'router.logits', layers: [0, 1], axes: axes('batch', 'token', 'expert') }
+    expect(expressionOf(experts, 'values', 1)).toBe('layers[1].experts.out | batch(0) | expert(0)')
+    expect(expressionOf(logits, 'values', 1)).toBe('layers[1].router.logits | batch(0)')
+    expect(viewsOf(experts, 2)).toEqual(['values', 'statistics', 'histogram', 'pca'])
+    expect(grouped([experts, logits]).map(({ group }) => group)).toEqual(['router'])
+  })
+
   it('offer only what can be shown of them', () => {
     expect(viewsOf(probs)).toEqual(['values', 'statistics', 'histogram', 'entropy', 'wall'])
     expect(viewsOf(logits)).toEqual(['statistics', 'histogram', 'candidates'])

@@ -96,6 +96,11 @@ export class FakeScope {
     for (const viewer of this.viewers) this.tell(viewer, { event: { offset: String(this.offset), event: { unixNs: String(Date.now() * 1e6), ...event }, ...(rank === undefined ? {} : { rank }) } })
   }
 
+  /** Whoever looks at this is told why something of it does not come. */
+  stall(expression: string, reason: string): void {
+    for (const viewer of this.viewers) for (const [id, { asked }] of viewer.subscriptions) if (asked.expression === expression) this.tell(viewer, { stall: { id, reason } })
+  }
+
   records(): Record<string, unknown>[] {
     return this.audit.map(({ at, by = '', action = '', detail = '', reason = '', outcome = '', command = '' }) => ({ unix_seconds: at, by, action, detail, reason, outcome, command }))
   }

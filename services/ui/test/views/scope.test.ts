@@ -246,6 +246,18 @@ describe('scope of a training', () => {
     expect(cards(shown)[1].getAttribute('aria-label')).toBe('layers[2].mlp.out | batch(0)')
   })
 
+  it.each([['left_out', 'some is left out: it is too large'], ['overrun', 'some is lost on the way']])('says beside the picture what is missing in it: %s', async (reason, said) => {
+    const shown = await open(expressions(Q))
+    await shown.until(() => shown.element.querySelector('.cost')?.textContent)
+    scope.advance()
+    await shown.until(() => maps(shown).length)
+    scope.stall(Q, reason)
+    scope.stall(Q, reason)
+    await shown.until(() => text(shown).includes(said))
+    expect([...shown.element.querySelectorAll('.card .facts .partial')].map((one) => one.textContent.includes(said))).toEqual([true])
+    expect(maps(shown)).toHaveLength(1)
+  })
+
   it('marks what is shown while a plan disturbs the run', async () => {
     scope.plans.set('noise', { plan: 'noise', perturbations: [] })
     const shown = await open(expressions(Q))
@@ -253,6 +265,27 @@ describe('scope of a training', () => {
     scope.advance()
     await shown.until(() => shown.element.querySelector('.disturbed'))
     expect(shown.element.querySelector('.disturbed')?.textContent).toBe('disturbed')
+  })
+
+  it.each([
+    ['layers[*].resid_post | stats(mean,absmax)', /^step,layer,mean,absmax\r\n1,0,[\d.]+,[\d.]+\r\n1,1,/],
+    ['layers[1].resid_post | hist(8,asinh)', /^step,layer,from,to,count\r\n1,1,-10000.*,\d+\r\n/],
+    ['layers[*].attn.probs | batch(0)', /^layer,head,entropy,previous,sink,induction\r\n0,0,[\d.]+,[\d.]+,[\d.]+,/],
+    ['layers[0].resid_post | pca(2)', /^step,entry,position,token,component 1 \(62.0 %\),component 2 \(21.0 %\)\r\n\d+,0,0,,-?[\d.]+,-?[\d.]+\r\n/],
+    ['logits | batch(0) | last(2) | topk(5)', /^step,layer,row,rank,id,value,probability\r\n1,,0,1,\d+,[\d.]+,0\.\d+\r\n/],
+  ])('saves the numbers of every view as CSV: %s', async (expression, written) => {
+    const saved: Blob[] = []
+    vi.spyOn(URL, 'createObjectURL').mockImplementation((blob) => `blob:${saved.push(blob as Blob)}`)
+    vi.spyOn(HTMLAnchorElement.prototype, 'click').mockReturnValue()
+    const shown = await open(expressions(expression))
+    await shown.until(() => shown.element.querySelector('.cost')?.textContent)
+    expect(shown.element.querySelector('.card header button[title="Save as CSV"]')).toBeNull()
+    scope.advance()
+    const save = (): HTMLButtonElement | null => shown.element.querySelector('.card header button[title="Save as CSV"]')
+    await shown.until(save)
+    save()!.click()
+    await shown.until(() => saved.length)
+    expect(await saved[0].text()).toMatch(written)
   })
 
   it('shows all heads side by side, sorted by what they do, and compares two', async () => {

@@ -300,6 +300,34 @@ async def test_who_looks_is_told_what_a_rank_left_out_and_once(scope: Served) ->
     assert not [text for text in other.texts if "stall" in text]
 
 
+async def test_who_may_have_missed_what_an_agent_lost_is_told(scope: Served) -> None:
+    """What was overwritten does not say whose it was: it may be of whatever this rank was asked for."""
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer, viewing(scope) as other:
+        await viewer.subscribe(5, "layers[0].resid_post | token(0)")
+        await viewer.subscribe(6, "layers[0].resid_post | token(1)")
+        await other.subscribe(1, "layers[3].resid_post | token(0)")  # of another stage
+        await pods[0].asked(2)
+        await pods[0].event(alert=scope_pb2.ScopeAlert(kind="overrun", detail="more was shown than the agent reads"))
+        await pods[0].event(series=scope_pb2.ScopeSeries(name="loss", step=1))
+        for each in (viewer, other):
+            await each.event("series")
+
+    stalls = [text["stall"] for text in viewer.texts if "stall" in text]
+    assert sorted(stalls, key=lambda stall: stall["id"]) == [{"id": each, "reason": "overrun"} for each in (5, 6)]
+    assert not [text for text in other.texts if "stall" in text]
+
+
+async def test_an_alert_of_a_tap_says_which_site_it_is_of(scope: Served) -> None:
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
+        await viewer.subscribe(5, "layers[0].resid_post | token(0)")
+        await pods[0].asked(1)
+        [tap] = pods[0].demand.taps
+        await pods[0].event(alert=scope_pb2.ScopeAlert(kind="overbudget", tap=tap.id, detail="taps take 9 %"))
+        told = await viewer.event("alert")
+
+    assert told["event"]["alert"]["site"] == "resid_post"
+
+
 async def test_a_generation_is_compared_with_another(scope: Served) -> None:
     async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
         await viewer.subscribe(1, "layers[0].resid_post | token(0) | diff(clean)", quantizer="f32")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.scope.expression import parse
-from megatronapp.core.scope.frame import pack, unpack
+from megatronapp.core.scope.frame import MAX_SHARD_BYTES, pack, unpack
 from megatronapp.core.scope.layout import piece_index, pieces
 from megatronapp.core.scope.plan import Plan, PlanError, plan
 from megatronapp.core.scope.quantize import Values
@@ -41,6 +41,7 @@ LAYOUTS = {
     "data 2": {"data": 2},
     "context 2": {"context": 2},
     "all": {"tensor": 2, "sequence": True, "data": 2, "context": 2, "expert": 2},
+    "data 2, experts 2 of gathered tokens": {"data": 2, "expert": 2, "gather": True},
 }
 OPERATIONS = [
     "",
@@ -73,16 +74,19 @@ SITES = {site.name: site for site in standard_sites(MODEL, Coordinates(layers=(0
 
 
 def of_layout(
-    tensor: int = 1, data: int = 1, context: int = 1, expert: int = 1, sequence: bool = False
+    tensor: int = 1, data: int = 1, context: int = 1, expert: int = 1, sequence: bool = False, gather: bool = False
 ) -> Iterator[dict[str, Site]]:
-    """The sites of each rank of a layout."""
+    """The sites of each rank of a layout. Of those that gather tokens expert-parallel ranks are replicas."""
     model = replace(MODEL, batch=2 // data)
     for t, d, c, e in product(range(tensor), range(data), range(context), range(expert)):
+        if gather and e != d % expert:
+            continue
         at = Coordinates(
             tensor=(t, tensor),
             data=(d, data),
             context=(c, context),
             expert=(e, expert),
+            experts_gather=gather,
             sequence_parallel=sequence,
             layers=(0, 1),
         )
@@ -123,7 +127,7 @@ def alike(one: Result, other: Result) -> bool:
 
 
 def through_the_wire(result: Result) -> Result:
-    return of_frame(unpack(pack(to_frame(result, "f32"))))
+    return of_frame(unpack(pack(to_frame(result, "f32")), MAX_SHARD_BYTES))
 
 
 def stitched(made: Plan, ranks: list[tuple[Axis, ...]], whole: Values) -> tuple[Result, int]:

@@ -174,6 +174,8 @@ class Coordinates:
     data: tuple[int, int] = (0, 1)
     context: tuple[int, int] = (0, 1)
     expert: tuple[int, int] = (0, 1)
+    experts_gather: bool = False
+    """A rank has what its experts add to the tokens of all expert-parallel ranks; else what all experts add to its."""
     sequence_parallel: bool = False
     layers: tuple[int, ...] = ()
     """Global numbers of its layers, over all its chunks."""
@@ -207,6 +209,7 @@ _MOE_SITES = {
     "router.logits": ("batch", "token/sequence", "expert"),
     "router.probs": ("batch", "token/sequence", "expert"),
     "router.load": ("batch", "token/sequence", "expert"),
+    "experts.out": ("batch/experts", "token/experts", "expert/experts", "chan:hidden"),
 }
 _FIRST_SITES = {TOKENS: ("batch", "token"), "embed": ("batch", "token/sequence", "chan:hidden")}
 _LAST_SITES = {
@@ -230,7 +233,10 @@ def standard_sites(model: Model, at: Coordinates, dtype: str = "f32") -> list[Si
     if at.last_stage:
         named += [(name, axes, ()) for name, axes in _LAST_SITES.items()]
     sites = [Site(name, tuple(_axis(axis, model, at) for axis in axes), layers, dtype) for name, axes, layers in named]
-    without_gradient = (TOKENS, "loss", "router.load", "attn.result", "weight.final_norm", "weight.unembed")
+    without_gradient = (
+        *(TOKENS, "loss", "router.load", "experts.out", "attn.result"),
+        *("weight.final_norm", "weight.unembed"),
+    )
     gradients = [
         replace(site, name=f"grad.{site.name}", passes=(Pass.BACKWARD,))
         for site in sites
@@ -261,15 +267,17 @@ def _axis(text: str, model: Model, at: Coordinates) -> Axis:
 
 def _splits(name: str, of: str, rule: str, model: Model, at: Coordinates) -> tuple[Split, ...]:
     splits = []
-    if name == "batch":
-        splits.append(Split(Rule.DATA, *at.data))
+    gathered = rule == "experts" and at.experts_gather
+    if name == "batch":  # expert-parallel ranks are neighbours among the replicas
+        ranks = at.expert[1] if gathered else 1
+        splits.append(Split(Rule.DATA, at.data[0] // ranks, max(at.data[1] // ranks, 1)))
     if name in ("token", "query"):
         splits.append(Split(Rule.CONTEXT, *at.context))
-    if rule == "sequence" and at.sequence_parallel:
+    if name == "token" and rule in ("sequence", "experts") and at.sequence_parallel and not gathered:
         splits.append(Split(Rule.SEQUENCE, *at.tensor))
     if rule == "tensor":
         splits.append(Split(Rule.TENSOR_PAIRS if of == "fc1" and model.gated else Rule.TENSOR, *at.tensor))
-    if rule == "expert":
+    if name == "expert" and gathered:
         splits.append(Split(Rule.EXPERT, *at.expert))
     return tuple(split for split in splits if split.parts > 1)
 

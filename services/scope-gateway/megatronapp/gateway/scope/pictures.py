@@ -38,7 +38,7 @@ from megatronapp.v1 import scope_pb2
 log = get_logger(__name__)
 
 UNLIMITED = 1 << 62
-LEFT_OUT, OVERBUDGET = "left_out", "overbudget"
+LEFT_OUT, OVERBUDGET, OVERRUN = "left_out", "overbudget", "overrun"
 
 
 class Pictures:
@@ -153,10 +153,18 @@ class Pictures:
         for picture in due:
             self._send(tap, picture)
 
-    def take_alert(self, alert: scope_pb2.ScopeAlert) -> None:
-        """Who looks at a tap of which a rank has left something out, or that it has turned off, is told so."""
-        tap = self._demand.taps.get(alert.tap)
-        for stream in tap.streams if tap is not None and alert.kind in (LEFT_OUT, OVERBUDGET) else ():
+    def take_alert(self, rank: int, alert: scope_pb2.ScopeAlert) -> None:
+        """Who looks at a tap of which a rank has left something out, or that it has turned off, is told so; also who
+        may have missed something that the rank's agent lost. The alert's site becomes the tap's."""
+        if alert.kind not in (LEFT_OUT, OVERBUDGET, OVERRUN):
+            return
+        if tap := self._demand.taps.get(alert.tap):
+            alert.site = tap.site
+            concerned = [tap]
+        else:
+            lost = alert.kind == OVERRUN and not alert.tap  # nobody knows of which tap it was
+            concerned = [tap for tap in self._demand.taps.values() if lost and rank in tap.ranks]
+        for stream in {stream for tap in concerned for stream in tap.streams}:
             stream.warn(alert.kind)
 
     def send_overdue(self, now: float) -> None:

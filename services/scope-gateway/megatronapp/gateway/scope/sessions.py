@@ -152,7 +152,7 @@ class Session:
             if producer.rank != min(self.producers):
                 return
         if kind == "alert":
-            self._pictures.take_alert(event.alert)
+            self._pictures.take_alert(producer.rank, event.alert)
         self.publish(event, Source(producer.rank, producer.identity.incarnation, number))
 
     def take_ack(self, producer: Producer, ack: scope_pb2.ScopeAck) -> None:

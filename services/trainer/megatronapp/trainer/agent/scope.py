@@ -63,6 +63,8 @@ class RankScope:
         elif up.HasField("sites"):
             self._add_sites(up)
         elif self._stream is not None and up.WhichOneof("body") in ("event", "ack", "in_force"):
+            if up.HasField("event") and up.event.HasField("state"):
+                up.event.state.dropped_frames += self._stream.lost
             self._stream.put(up)
 
     def tick(self) -> None:
@@ -83,7 +85,8 @@ class RankScope:
                 whole = self._parts.add(Frame.of(record))
                 if whole is not None:
                     self._stream.put_frame(*whole)
-            self._stream.dropped += ring.lost - lost
+            if ring.lost > lost:
+                self._stream.overrun(ring.lost - lost)
 
     def close(self, timeout_seconds: float) -> None:
         """Not the agent's thread."""

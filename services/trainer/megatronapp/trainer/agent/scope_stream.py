@@ -1,8 +1,8 @@
 """The stream to the gateway, one for each rank that shows its model: what was asked for comes down, frames go up.
 
-Frames are not sent again: they wait in a bounded queue whose oldest ones give way, and while no gateway is there they
-are dropped. Events are: what a gateway lacks goes out when it comes back (event_log.py). Values come from the rank in
-float32 and are quantised here, in a thread beside the loop's.
+Frames are not sent again: they wait in a bounded queue whose oldest ones give way, which is told of, and while no
+gateway is there they are dropped. Events are: what a gateway lacks goes out when it comes back (event_log.py). Values
+come from the rank in float32 and are quantised here, in a thread beside the loop's.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from megatronapp.core.scope.quantize import decode, encode
 from megatronapp.core.tls import open_channel
 from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.event_log import EventLog
+from megatronapp.trainer.agent.lost_frames import ANY_TAP, NOT_SENT, OVERWRITTEN, LostFrames
 from megatronapp.trainer.agent.shown_frames import ShownFrames
 from megatronapp.trainer.agent.stream import (
     CHANNEL_OPTIONS,
@@ -77,26 +78,43 @@ class ScopeStream:
         self._quantizers: Mapping[int, str] = {}
         self._connected = self._ended = False
         self._changed = asyncio.Event()
-        self.dropped = 0
-        """Frames."""
+        self._lost = LostFrames()
         self._running = loop.start(self._connect_for_ever())
 
     def put_frame(self, tap: int, frame: bytes) -> None:
-        """From any thread."""
+        """From any thread. What nobody asks for is dropped."""
         with self._guard:
             if not self._connected or tap not in self._quantizers:
-                self.dropped += 1
                 return
             self._line_up(tap, frame)
         self._loop.wake(self._changed)
+
+    def overrun(self, records: int) -> None:
+        """From any thread: so many parts of frames were overwritten before they were read."""
+        with self._guard:
+            if self._connected and self._quantizers:
+                self._lose(ANY_TAP, records, OVERWRITTEN)
+        self._loop.wake(self._changed)
+
+    @property
+    def lost(self) -> int:
+        """Frames, or parts of them, that were asked for and are gone."""
+        return self._lost.count
 
     def _line_up(self, tap: int, frame: bytes) -> None:
         """Guarded."""
         self._frames.append((tap, frame))
         self._frame_bytes += len(frame)
         while len(self._frames) > MAX_WAITING_FRAMES or self._frame_bytes > MAX_WAITING_BYTES:
-            self._frame_bytes -= len(self._frames.popleft()[1])
-            self.dropped += 1
+            oldest, left_out = self._frames.popleft()
+            self._frame_bytes -= len(left_out)
+            self._lose(oldest, 1, NOT_SENT)
+
+    def _lose(self, tap: int, count: int, why: str) -> None:
+        """Guarded."""
+        event = self._lost.add(tap, count, why, self._hello().identity.rank)
+        if event is not None:
+            self._events.add(event)
 
     def put(self, message: scope_pb2.ScopeUp) -> None:
         """From any thread. While no gateway is there states and acknowledgements are dropped: the next hello tells how
@@ -151,11 +169,10 @@ class ScopeStream:
             writing = asyncio.create_task(self._write(call))
             try:
                 await asyncio.wait([reading, writing], return_when=asyncio.FIRST_COMPLETED)
-            finally:
                 accepted = self._disconnected()
                 if self._ended:
-                    with contextlib.suppress(Exception):
-                        await call.done_writing()
+                    await _until_read(call, reading)
+            finally:
                 for task in (reading, writing):
                     task.cancel()
                 call.cancel()
@@ -186,6 +203,7 @@ class ScopeStream:
             elif body == "demand":
                 with self._guard:
                     self._quantizers = {tap.id: tap.quantizer or "asinh" for tap in message.demand.taps}
+                    self._lost.renew()
                     for tap, frame in self._shown.ask(message.demand.taps):
                         self._line_up(tap, frame)
                 self._changed.set()
@@ -224,6 +242,13 @@ class ScopeStream:
             log.warning("frame_refused", tap=tap, reason=str(error))
             return None
         return scope_pb2.ScopeUp(frame=scope_pb2.ScopeFrame(tap=tap, frame=packed))
+
+
+async def _until_read(call: Call, reading: asyncio.Task[None]) -> None:
+    """Until the gateway has all that was written: a call that is cancelled takes back what it has not read yet."""
+    with contextlib.suppress(Exception):
+        await call.done_writing()
+        await asyncio.wait([reading])
 
 
 def requantized(data: bytes, quantizer: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -11,9 +12,10 @@ import pytest
 from torch.distributed import HashStore
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.trace.values import Progress
 from megatronapp.trainer.borders import Border, Borders
 from megatronapp.trainer.plugins.scope.commands import MAX_DOCUMENT_BYTES, Agreement
-from megatronapp.trainer.plugins.scope.training import TrainControl, hold
+from megatronapp.trainer.plugins.scope.training import TrainControl, hold, may_be_last
 
 RANKS, STEPS = 3, 15
 
@@ -168,6 +170,24 @@ def test_a_pause_ends_when_any_rank_is_asked_to_end() -> None:
 
 
 @pytest.mark.parametrize(
+    ("wish", "last"), [({"do": "step"}, 6), ({"do": "step", "steps": "3"}, 8), ({"do": "run_to", "until_step": 9}, 9)]
+)
+def test_a_training_goes_on_to_the_step_that_was_asked_for_and_pauses_again(wish: dict[str, Any], last: int) -> None:
+    control = TrainControl()
+    control.apply({"do": "pause"}, 5)
+
+    control.apply(wish, 5)
+
+    assert not control.paused
+    for step in range(6, last):
+        control.after(step)
+        assert not control.paused
+    control.after(last)
+    assert control.paused
+    assert 0 < control.left_seconds <= control.lease_seconds
+
+
+@pytest.mark.parametrize(
     "wish",
     [
         {},
@@ -187,3 +207,18 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(wish: dict[str, Any]
 
     assert not control.paused
     assert control.pause_after is None
+
+
+@pytest.mark.parametrize(
+    ("progress", "last"),
+    [
+        (None, False),  # of a step that the log leaves out
+        (Progress(loss=2.0, grad_norm=0.5), False),
+        (Progress(grad_norm=0.5), False),
+        (Progress(grad_norm=math.nan), True),
+        (Progress(loss=math.inf, grad_norm=0.5), True),
+        (Progress(), True),
+    ],
+)
+def test_a_step_may_be_the_last_unless_its_numbers_are_known_to_be_some(progress: Progress | None, last: bool) -> None:
+    assert may_be_last(progress) is last

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from megatronapp.core.errors import DataError
-from megatronapp.core.scope.operations import Operation, Take
+from megatronapp.core.scope.operations import Hist, Operation, Stats, Take
 from megatronapp.core.scope.sites import Axis
 from megatronapp.trainer.plugins.scope.cells import Chosen, chosen, of_axes, sliced
 from megatronapp.trainer.plugins.scope.reduce import Part, reduce_part, take_of
@@ -85,6 +85,45 @@ def reduce_head_results(
         raise DataError(f"{values} values of heads; at most {MAX_RESULTS}: take fewer rows, such as last(1)")
     result = torch.einsum("bthc,dhc->bthd", asked.array.float(), chosen(tuple(heads)).take(weight, 1).float())
     return reduce_part(Part(result, (*asked.axes[:3], hidden), own=True), left, partial=partial)
+
+
+def reduce_expert_results(
+    values: torch.Tensor,
+    rows: torch.Tensor,
+    axes: Sequence[Axis],
+    operations: Sequence[Operation],
+    *,
+    each_once: bool,
+    partial: bool = False,
+) -> Reduced | None:
+    """As `reduce_shard` of what each expert adds to the residual stream, of no more batch entries, tokens and experts
+    than the first slices leave; where a token goes to others there is nothing. values: [row, hidden], rows: [batch,
+    token, expert], the row of each, −1: none; `each_once`: there are no other rows, so that what is of all values at
+    once needs no order; `axes` are the site's: batch, token, expert, chan (hidden)."""
+    *outer, hidden = of_axes(tuple(axes))
+    asked, left = Part(rows, tuple(outer)), list(operations)
+    if (
+        each_once
+        and len(left) == 1
+        and (isinstance(left[0], Hist) or (isinstance(left[0], Stats) and not left[0].over))
+    ):
+        of_rows = of_axes((Axis("row", len(values)), Axis("chan", values.shape[-1])))
+        return reduce_part(Part(values, of_rows), left, partial=partial)
+    while left and isinstance(take := left[0], Take) and take.axis in {"batch", "token", "expert"}:
+        left.pop(0)
+        asked = take_of(asked, take)
+    count = asked.array.numel() * values.shape[-1]
+    if not count:
+        return None
+    if count > MAX_RESULTS:
+        raise DataError(f"{count} values of experts; at most {MAX_RESULTS}: take fewer rows, such as last(1)")
+    result = values[asked.array.clamp(min=0)].float()
+    absent = (asked.array < 0).unsqueeze(-1).expand(result.shape)
+    return reduce_part(Part(result, (*asked.axes, hidden), absent, own=True), left, partial=partial)
+
+
+def _is_of_all(operation: Operation) -> bool:
+    return isinstance(operation, Hist) or (isinstance(operation, Stats) and not operation.over)
 
 
 def reduce_features(

@@ -71,9 +71,10 @@ def sites_of(held: Sequence[Held]) -> dict[str, Site]:
     return found
 
 
-def with_sites(shard: Shard, held: Sequence[Held]) -> Shard:
-    """What axes are known by."""
-    return replace(shard, sites={**shard.sites, **sites_of(held)})
+def with_sites(shard: Shard, held: Sequence[Held], *, weights: bool) -> Shard:
+    """What axes are known by in a training; without `weights` it shows none."""
+    sites = {**shard.sites, **sites_of(held)}
+    return replace(shard, sites={name: sites[name] for name in sites if weights or not name.startswith(WEIGHT)})
 
 
 def generating(shard: Shard, held: Sequence[Held]) -> Shard:

@@ -7,7 +7,7 @@ output, or a method where there is no module. Layers are found by their global n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ QKV = "get_query_key_value_tensors"
 """Of an attention: queries, keys and values as they come from the projection, before rotation."""
 RESULT = "attn.result"
 """What each head adds to the residual stream."""
+EXPERT = "experts.out"
+"""What each expert adds to its tokens."""
 LOGITS = "logits"
 LOSS = "loss"
 """The losses of the tokens, which a chunk returns where it was given labels."""
@@ -32,6 +34,7 @@ STREAM: Dims = (("token",), ("batch",), ("chan",))
 HEADS: Dims = (("token",), ("batch",), ("head",), ("chan",))
 GROUPS: Dims = (("token",), ("batch",), ("group",), ("chan",))
 ROUTED: Dims = (("token",), ("batch",), ("expert",))
+EXPERTS: Dims = (*ROUTED, ("chan",))
 MATRIX: Dims = (("batch",), ("head",), ("query",), ("key",))
 
 
@@ -51,8 +54,9 @@ class Place:
     """A method whose output has the tokens of all rows in one dimension, which are two in its input."""
     computed: bool = False
     """The model never holds these values: a fused attention's scores and probabilities are computed from its queries
-    and keys, what a head adds from its context and the projection, as far as somebody asks for them; which experts a
-    token goes to is a choice, and so are the ids of tokens. They can be shown, not changed, and have no gradient."""
+    and keys, what a head adds from its context and the projection, as far as somebody asks for them; what an expert
+    adds is in another order; which experts a token goes to is a choice, and so are the ids of tokens. They can be
+    shown, not changed, and have no gradient."""
 
 
 OF_LAYER: dict[str, Place] = {
@@ -72,6 +76,7 @@ OF_LAYER: dict[str, Place] = {
     "mlp.gate": Place("mlp.linear_fc1", BIASED, STREAM, half=0),
     "mlp.up": Place("mlp.linear_fc1", BIASED, STREAM, half=1),
     "mlp.act": Place("mlp.linear_fc2", INPUT, STREAM),
+    EXPERT: Place("mlp.token_dispatcher", INPUT, EXPERTS, computed=True),  # in a method of its own: experts.py
     "mlp.out": Place("mlp", BIASED, STREAM),
     "router.logits": Place("mlp.router", OUTPUT, ROUTED, method="gating"),
     "router.probs": Place("mlp.router", OUTPUT, ROUTED, argument=0, method="routing", flat=True),
@@ -107,42 +112,6 @@ class Spot:
     chunk: torch.nn.Module
     sae: Sae | None = None
     """What makes the site's values of those that are there."""
-
-
-def spots(chunks: Sequence[torch.nn.Module], saes: Sequence[Sae] = ()) -> Iterator[Spot]:
-    """All that these chunks have, in the order of a forward pass; `saes` show what the model goes on with."""
-    for chunk in chunks:
-        for site, place in OF_CHUNK.items():
-            if site in FIRST:
-                yield from _spot(site, None, place, chunk, chunk)
-        layers: Any = chunk.decoder.layers  # type: ignore[union-attr]
-        for layer in layers:
-            gated = bool(layer.config.gated_linear_unit)
-            rotated = getattr(chunk, "position_embedding_type", "") == "rope"
-            for site, place in OF_LAYER.items():
-                if place.method == QKV and not rotated:
-                    continue  # the same as attn.q and attn.k
-                if site in OF_FUSED and find(layer, place.path) is None:
-                    place = OF_FUSED[site]
-                number = int(layer.layer_number) - 1
-                if place.half is None or gated:
-                    found = list(_spot(site, number, place, layer, chunk))
-                    encoded = [_encoded(spot, sae) for spot in found for sae in saes if sae.place == (site, number)]
-                    # Of a method's input the outermost wrapper is the first to see it, and comes last.
-                    yield from (*encoded, *found) if place.method else (*found, *encoded)
-        for site, place in OF_CHUNK.items():
-            if site not in FIRST and (site != LOSS or chunk.post_process):
-                yield from _spot(site, None, place, chunk, chunk)
-
-
-def _spot(site: str, layer: int | None, place: Place, root: Any, chunk: torch.nn.Module) -> Iterator[Spot]:
-    module = find(root, place.path)
-    if module is not None and (not place.method or hasattr(module, place.method)):
-        yield Spot(site, layer, place, module, chunk)
-
-
-def _encoded(spot: Spot, sae: Sae) -> Spot:
-    return replace(spot, site=sae.name, place=replace(spot.place, computed=True), sae=sae)
 
 
 def weight_spots(chunks: Sequence[torch.nn.Module]) -> Iterator[tuple[Spot, torch.Tensor]]:

@@ -41,7 +41,7 @@ from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.spelling import Speller
 from megatronapp.trainer.plugins.scope.taps import Demand, Taps
 from megatronapp.trainer.plugins.scope.telling import Teller
-from megatronapp.trainer.plugins.scope.training import TrainControl, hold
+from megatronapp.trainer.plugins.scope.training import TrainControl, hold, may_be_last
 from megatronapp.trainer.plugins.scope.viewer import Viewer, described
 from megatronapp.trainer.plugins.scope.weights import weights
 
@@ -138,7 +138,8 @@ class ScopePlugin(Plugin):
             self._teller.say,
             self._rank,
             speller=Speller(tokenizer) if (tokenizer := self._context.tokenizer) else None,
-            held=[*held_ends(chunks, shard), *(held_weights(self._weights) if self._weights_stay else ())],
+            held=[*held_ends(chunks, shard), *held_weights(self._weights)],
+            weights_stay=self._weights_stay,
         )
         self._lens = Lens(chunks, shard, self._viewer.queue)
         self._context.channel.introduce = self._hello
@@ -173,7 +174,7 @@ class ScopePlugin(Plugin):
 
     def step_end(self, step: int, progress: Progress | None) -> None:
         self._position.active = False
-        if self._viewer.step_end():
+        if self._viewer.step_end(wait=may_be_last(progress)):
             self._attach()
         seconds = time.perf_counter() - self._begun
         share = STEP_SHARE if self._step_seconds else 1.0

@@ -185,6 +185,7 @@ def _coordinates(chunks: Sequence[torch.nn.Module], config: TransformerConfig) -
         data=(state.get_data_parallel_rank(), state.get_data_parallel_world_size()),
         context=(state.get_context_parallel_rank(), state.get_context_parallel_world_size()),
         expert=(state.get_expert_model_parallel_rank(), state.get_expert_model_parallel_world_size()),
+        experts_gather=config.moe_token_dispatcher_type == "allgather",  # noqa: S105  (no password)
         sequence_parallel=bool(config.sequence_parallel),
         layers=tuple(sorted(layers)),
         first_stage=any(bool(chunk.pre_process) for chunk in chunks),

@@ -22,10 +22,12 @@ import torch
 
 from megatronapp.core.scope.sites import TOKENS
 from megatronapp.trainer.patches import Patches
-from megatronapp.trainer.plugins.scope.places import BIASED, INPUT, LOGITS, Place, Spot, spots
+from megatronapp.trainer.plugins.scope.experts import rows_of
+from megatronapp.trainer.plugins.scope.places import BIASED, EXPERT, INPUT, LOGITS, Place, Spot
 from megatronapp.trainer.plugins.scope.position import Position
 from megatronapp.trainer.plugins.scope.saes import Sae
 from megatronapp.trainer.plugins.scope.shards import WHOLE_HISTORY, Index, Shard
+from megatronapp.trainer.plugins.scope.spots import spots
 
 Change = Callable[[torch.Tensor, Index, Spot, Position], torch.Tensor]
 """The value that the model shall go on with: of the same shape and type, and the argument itself where it stays."""
@@ -48,7 +50,8 @@ class Capture:
     """Of a generation."""
     key: torch.Tensor | None = None
     """Of scores and probabilities that are to be computed: the value is the query, and this the key, both as core
-    attention is given them. Of what heads add: the value is the context, this the projection's weight."""
+    attention is given them. Of what heads add: the value is the context, this the projection's weight. Of what experts
+    add: the value are their rows, this says whose they are (experts.py)."""
     absent: torch.Tensor | None = None
     """Cells that other ranks have, where they are no stretch of an axis."""
 
@@ -103,7 +106,9 @@ class Taps:
 
     def _hook(self, spot: Spot, tap: _Tap) -> None:
         place, module = spot.place, spot.module
-        if place.method:
+        if spot.site == EXPERT:
+            self._patches.set(module, place.method, _gathering(module, getattr(module, place.method), tap))
+        elif place.method:
             self._patches.set(module, place.method, _around(getattr(module, place.method), place, tap))
         elif place.computed and spot.sae is None and not place.keyword:
             self._handles.append(module.register_forward_pre_hook(_computed(tap)))
@@ -139,6 +144,14 @@ class _Tap:
             if known.requires_grad:
                 known.register_hook(self._on_gradient(self._position.microbatch))
         return value
+
+    @property
+    def active(self) -> bool:
+        return self._position.active
+
+    @property
+    def generates(self) -> bool:
+        return self._position.request is not None
 
     def show_inputs(self, query: torch.Tensor, key: torch.Tensor) -> None:
         """Of a computed site."""
@@ -226,6 +239,15 @@ def _computed(tap: _Tap) -> Callable[..., Any]:
         tap.show_inputs(args[0], args[1] if len(args) > 1 else module.weight)
 
     return hook
+
+
+def _gathering(dispatcher: Any, method: Callable[..., Any], tap: _Tap) -> Callable[..., Any]:
+    def wrapped(rows: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if tap.active:
+            tap.show_inputs(rows, rows_of(dispatcher, alike=tap.generates))
+        return method(rows, *args, **kwargs)
+
+    return wrapped
 
 
 def _before(tap: _Tap, argument: int, keyword: str) -> Callable[..., Any]:

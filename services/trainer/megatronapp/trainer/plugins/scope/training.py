@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.trace.values import Progress
 from megatronapp.trainer.plugins.scope.commands import Agreement, Document
 
 DEFAULT_LEASE_SECONDS = 60.0
@@ -105,6 +106,16 @@ def hold(
         if note == EXPIRED:
             control.release()
         settle()
+
+
+def may_be_last(progress: Progress | None) -> bool:
+    """After a step: whether the training may die of it. Only the last stage knows the loss, and ends of it;
+    the others are ended from outside, within their next step. What they know is the gradients' norm, which is that of
+    all stages; None after float16 overflowed, where the loss may be no number, too."""
+    if progress is None:  # of a step that the log leaves out: it does not end the training
+        return False
+    known = [value for value in (progress.loss, progress.grad_norm) if value is not None]
+    return not known or not all(map(math.isfinite, known))
 
 
 def _opened(agreement: Agreement, note: str) -> tuple[str, list[Document]]:

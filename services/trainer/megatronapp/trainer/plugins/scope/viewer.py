@@ -39,8 +39,12 @@ class Viewer:
         rank: int,
         *,
         held: Sequence[Held] = (),
+        weights_stay: bool = True,
         speller: Speller | None = None,
     ) -> None:
+        """`weights_stay`: at a step's begin they are where the step will find them; else a training shows none. At the
+        begin of a generation's pass they always are."""
+        self._weights_stay = weights_stay
         self._spots = spots
         self._shard = shard
         self._held: list[Held] = []
@@ -63,7 +67,7 @@ class Viewer:
         self._held += held
         every = (*self._spots, *(each.spot for each in self._held))
         self._order = {(spot.site, spot.layer): number for number, spot in enumerate(every)}
-        self._training = with_sites(self._shard, self._held)
+        self._training = with_sites(self._shard, self._held, weights=self._weights_stay)
         self._generating = generating(self._shard, self._held)
         self._choose()
 
@@ -125,10 +129,10 @@ class Viewer:
                 if each.spot.site in shard.sites and (shown := each.read()) is not None:
                     reader.read(Capture(each.spot, shown.value, shard, step, request=request, absent=shown.absent))
 
-    def step_end(self) -> bool:
-        """Write what has come. Returns whether a tap was turned off: it takes too long."""
+    def step_end(self, *, wait: bool = False) -> bool:
+        """Write what has come, `wait`: all. Returns whether a tap was turned off: it takes too long."""
         begin = time.perf_counter()
-        self.queue.flush()
+        self.queue.flush(wait=wait)
         now = time.perf_counter()
         spent = now - begin + sum(reader.seconds for reader in self.readers)
         self.overhead_ratio = spent / max(now - self._begun - spent, 1e-9)

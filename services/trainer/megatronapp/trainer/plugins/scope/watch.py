@@ -16,9 +16,14 @@ from megatronapp.core.scope.expression import Expression, parse
 from megatronapp.core.scope.operations import Last, LogitLens, Operation, Pool, Reduce, Slice, Stats, Take, When
 from megatronapp.core.scope.results import Result
 from megatronapp.core.scope.sites import TOKENS, Axis, matching
-from megatronapp.trainer.plugins.scope.derived import reduce_attention, reduce_features, reduce_head_results
+from megatronapp.trainer.plugins.scope.derived import (
+    reduce_attention,
+    reduce_expert_results,
+    reduce_features,
+    reduce_head_results,
+)
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
-from megatronapp.trainer.plugins.scope.places import RESULT, Dims, Spot
+from megatronapp.trainer.plugins.scope.places import EXPERT, RESULT, Dims, Spot
 from megatronapp.trainer.plugins.scope.reduce import counts_patterns, reduce_by_patterns, reduce_shard
 from megatronapp.trainer.plugins.scope.reduced import Reduced
 from megatronapp.trainer.plugins.scope.saes import Sae
@@ -165,7 +170,7 @@ class TapReader:
         if spot.sae is not None:
             axes, operations, reduced = self._features(capture, spot.sae)
         elif capture.key is not None:
-            of = self._results if spot.site == RESULT else self._attention
+            of = {RESULT: self._results, EXPERT: self._experts}.get(spot.site, self._attention)
             axes, operations, reduced = of(capture, capture.key)
         else:
             axes, operations = self._known(capture)
@@ -223,6 +228,17 @@ class TapReader:
             axes,
             operations,
             partial=self.tap.partial,
+        )
+        return axes, operations, reduced
+
+    def _experts(self, capture: Capture, rows: torch.Tensor) -> _Of:
+        """What each expert adds: its rows [row, hidden], and which one is whose [token, batch, expert]."""
+        shape = (*rows.shape, capture.value.shape[-1])
+        axes = capture.shard.axis_sizes(capture.spot.site, capture.spot.place.dims, shape)
+        operations = resolved(self.tap.operations, axes)
+        of = rows.permute(1, 0, 2)
+        reduced = reduce_expert_results(
+            capture.value, of, axes, operations, each_once=capture.request is None, partial=self.tap.partial
         )
         return axes, operations, reduced
 
