@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from megatronapp.core.trace.membership import Process
 from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import everyone, patience, profiles
 from megatronapp.detector.members import Member
@@ -59,13 +60,27 @@ class _Rank:
     clock_ns: int = 0
     cpu_ns: int = 0
     queued_ns: int = 0
-    node: str = ""
+    process: Process | None = None
+    """None where it was lost before its first heartbeat."""
     stack: trace_pb2.Stack | None = None
     """What it was in when its agent looked, since it has moved last."""
     passing: bool = False
     """CPU ranks: its thread is in a pass, and in no operation that is told of."""
     computing: bool = False
     """And uses the processor."""
+
+    @property
+    def node(self) -> str:
+        return "" if self.process is None else self.process.placement.node
+
+    def watch_thread(self, heartbeat: trace_pb2.SentHeartbeat) -> None:
+        """Of a rank whose thread computes."""
+        clock_ns, cpu_ns, queued_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns, heartbeat.thread_wait_ns
+        self.passing = self.activity in PASSES
+        self.computing = self.passing and computes(
+            clock_ns - self.clock_ns, cpu_ns - self.cpu_ns, queued_ns - self.queued_ns
+        )
+        self.clock_ns, self.cpu_ns, self.queued_ns = clock_ns, cpu_ns, queued_ns
 
     @property
     def said_of_job(self) -> str:
@@ -141,7 +156,7 @@ class Progress:
         """Take the newest heartbeat of a rank's process."""
         process = member.process
         state = self._ranks.get(process.rank) or self._known(process.rank)
-        step, activity, frontiers = heartbeat.step, heartbeat.activity, heartbeat.frontiers
+        step, frontiers = heartbeat.step, heartbeat.frontiers
         phase = patience.STEP if heartbeat.phase == _PHASE_STEP else _phase(heartbeat, member)
         known = state.positions
         stands = step == state.step and frontiers == known.frontiers
@@ -151,7 +166,7 @@ class Progress:
         if not stands or known.groups is not member.groups:
             known.update(member.groups, frontiers)
         self._pass_time(unix_ns, moved=moved)
-        state.step, state.activity, state.node = step, activity, process.placement.node
+        state.step, state.activity, state.process = step, heartbeat.activity, process
         if heartbeat.HasField("stack"):
             self._see(process.rank, state, with_what_was_said(heartbeat.stack, None if moved else state.stack))
         elif not stands and state.stack is not None:
@@ -159,12 +174,8 @@ class Progress:
         if (state.phase, state.closing, state.lost) != (phase, process.closed, lost):
             self._stands(state, phase, closing=process.closed, lost=lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
-        state.passing = activity in PASSES and profiles.of_device(process.device).thread_computes
-        clock_ns, cpu_ns, queued_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns, heartbeat.thread_wait_ns
-        state.computing = state.passing and computes(
-            clock_ns - state.clock_ns, cpu_ns - state.cpu_ns, queued_ns - state.queued_ns
-        )
-        state.clock_ns, state.cpu_ns, state.queued_ns = clock_ns, cpu_ns, queued_ns
+        if profiles.of_device(process.device).thread_computes:
+            state.watch_thread(heartbeat)
         state.heard_unix_ns = self._heard_unix_ns
         if step > self._step:
             self._step = step
