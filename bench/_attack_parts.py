@@ -19,19 +19,19 @@ from bench._attack_tally import Record, Tally, summed, total
 PROGRESS_SECONDS = 15.0
 END_SECONDS = 30.0
 """For a process that is asked to end: inputs that are under way are let come to their end."""
-LAST_WORDS = 3_000
+OUTPUT_TAIL = 3_000
 """Characters of what a process printed that ended without a result."""
 
-Tell = Callable[[Share, Sequence[Tally]], None]
+Report = Callable[[Share, Sequence[Tally]], None]
 
 
-def in_processes(given: argparse.Namespace, tell: Tell) -> list[Tally]:
+def in_processes(given: argparse.Namespace, report: Report) -> list[Tally]:
     """All shares at once. Tells of each as it ends; SIGINT and SIGTERM end them all."""
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(_play(given, Path(folder), tell))
+        return asyncio.run(_play(given, Path(folder), report))
 
 
-async def _play(given: argparse.Namespace, folder: Path, tell: Tell) -> list[Tally]:
+async def _play(given: argparse.Namespace, folder: Path, report: Report) -> list[Tally]:
     began = time.monotonic()
     shares = [Share(number, given.processes) for number in range(1, given.processes + 1)]
     parts = [await _Part.start(given, share, folder) for share in shares]
@@ -42,8 +42,8 @@ async def _play(given: argparse.Namespace, folder: Path, tell: Tell) -> list[Tal
         while running:
             ended, running = await asyncio.wait(running, timeout=PROGRESS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             for part in (task.result() for task in ended):
-                print(part.last_words(), end="")
-                tell(part.share, part.tallies())
+                print(part.output_tail(), end="")
+                report(part.share, part.tallies())
             print(f"{len(running)} processes run, {_so_far(parts)}, {time.monotonic() - began:.0f} s", flush=True)
     finally:
         for part in parts:
@@ -108,9 +108,9 @@ class _Part:
             tallies.append(Tally("process", harms=Counter({harm: 1})))
         return tallies
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         """Of a process that failed."""
-        return self._log.read_text(errors="replace")[-LAST_WORDS:] if self._failed() else ""
+        return self._log.read_text(errors="replace")[-OUTPUT_TAIL:] if self._failed() else ""
 
     def _failed(self) -> bool:
         return self._process.returncode is not None and not self._asked and not self._record.read()[1]

@@ -63,9 +63,9 @@ def total(tallies: Iterable[Tally]) -> Tally:
 def json_line(share: str, seed: int, seconds: float, tallies: Sequence[Tally]) -> str:
     """Of JSON: what these inputs came to."""
     whole = total(tallies)
-    told: dict[str, Any] = {"share": share, "seed": seed, "seconds": round(seconds, 1)}
-    told |= {"planned": whole.planned, "executions": whole.executions, "harms": whole.harms.total()}
-    return json.dumps(told | {"targets": [tally.as_json() for tally in tallies]})
+    fields: dict[str, Any] = {"share": share, "seed": seed, "seconds": round(seconds, 1)}
+    fields |= {"planned": whole.planned, "executions": whole.executions, "harms": whole.harms.total()}
+    return json.dumps(fields | {"targets": [tally.as_json() for tally in tallies]})
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Record:
     def read(self) -> tuple[list[Tally], bool]:
         """And whether the process came to its end. Nothing of one that has not begun."""
         try:
-            told = json.loads(self.path.read_text())
+            fields = json.loads(self.path.read_text())
         except FileNotFoundError:
             return [], False
-        return [Tally.of_json(value) for value in told["tallies"]], told["done"]
+        return [Tally.of_json(value) for value in fields["tallies"]], fields["done"]

@@ -65,8 +65,10 @@ class Run:
         self._began = self._reported = time.monotonic()
         self._warm_bytes = 0
 
-    async def attack(self, ended: Callable[[], bool] = lambda: False, told: Callable[[], None] = lambda: None) -> bool:
-        """Until `ended`; calls `told` as often as it reports. Whether nothing was harmed."""
+    async def attack(
+        self, ended: Callable[[], bool] = lambda: False, progressed: Callable[[], None] = lambda: None
+    ) -> bool:
+        """Until `ended`; calls `progressed` as often as it reports. Whether nothing was harmed."""
         make, _ = TARGETS[self.name]
         target, seeds = make(), self.seeds
         self.seen = getattr(target, "seen", self.seen)
@@ -83,7 +85,7 @@ class Run:
                     await asyncio.gather(*(self._execute(target, seed) for seed in batch))
                     await self._inspect(target, len(batch))
                     if self._reports():
-                        told()
+                        progressed()
                     if self._ends():
                         break
             finally:
@@ -168,13 +170,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"seed {given.seed}", flush=True)
     began = time.monotonic()
 
-    def tell(share: Share, tallies: Sequence[Tally]) -> None:
+    def report(share: Share, tallies: Sequence[Tally]) -> None:
         if given.json:
             with given.json.open("a") as file:
                 print(json_line(str(share), given.seed, time.monotonic() - began, tallies), file=file)
 
-    tallies = in_processes(given, tell) if given.processes > 1 else _here(given)
-    tell(given.share, tallies)
+    tallies = in_processes(given, report) if given.processes > 1 else _here(given)
+    report(given.share, tallies)
     return _concluded(tallies, time.monotonic() - began)
 
 

@@ -145,10 +145,10 @@ async def test_an_engine_that_fails_is_suspended_and_no_other(
 ) -> None:
     take = Engine.take
 
-    def failing(engine: Engine, sender: Identity, message: trace_pb2.SentMessage) -> list[Finding]:
+    def failing(engine: Engine, sender: Identity, message: trace_pb2.SentMessage, kind: str | None) -> list[Finding]:
         if engine.run == EVIL and engine.attempt == 1:
             raise RuntimeError("a mistake")
-        return take(engine, sender, message)
+        return take(engine, sender, message, kind)
 
     monkeypatch.setattr(Engine, "take", failing)
     bus, registry, job = MemoryBus(), CollectorRegistry(), innocent()

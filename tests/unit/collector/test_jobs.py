@@ -47,7 +47,7 @@ def test_a_note_leaves_out_a_rank_that_can_not_be_and_keeps_the_others() -> None
         who = trace_pb2.Identity(run="run-1", job="team/gpt", attempt=1, rank=number, incarnation=1)
         hello = trace_pb2.Hello(identity=who)
         hello.placement.sizes.world = sizes
-        process = whole.membership.take(who, trace_pb2.TraceMessage(hello=hello), 1)
+        process = whole.membership.take(who, trace_pb2.TraceMessage(hello=hello), "hello", 1)
         assert process is not None
         whole.rank_of(process)
         process.closed = number > 0
@@ -72,7 +72,7 @@ def test_a_note_keeps_the_recipe_once_and_the_devices() -> None:
         hello = trace_pb2.Hello(identity=who)
         hello.placement.device_id = f"GPU-{number}"
         hello.recipe.settings.add(name="seed", value="7" * 1000)
-        process = whole.membership.take(who, trace_pb2.TraceMessage(hello=hello), 1)
+        process = whole.membership.take(who, trace_pb2.TraceMessage(hello=hello), "hello", 1)
         assert process is not None
         whole.on_hello(whole.rank_of(process), [])
 
@@ -170,12 +170,12 @@ def test_a_process_that_comes_after_a_clock_was_set_back_is_the_newer_one() -> N
     whole = attempt("run-1")
     known.add(whole)
     who = [trace_pb2.Identity(run="run-1", job="team/gpt", attempt=1, incarnation=n) for n in (1, 2)]
-    first = whole.membership.take(who[0], trace_pb2.TraceMessage(hello=trace_pb2.Hello(identity=who[0])), now)
+    first = whole.membership.take(who[0], trace_pb2.TraceMessage(hello=trace_pb2.Hello(identity=who[0])), "hello", now)
     assert first is not None
     whole.rank_of(first)
 
     arrived = known.arrival_of_hello(who[1], now - 3600 * 10**9)
-    whole.membership.take(who[1], trace_pb2.TraceMessage(hello=trace_pb2.Hello(identity=who[1])), arrived)
+    whole.membership.take(who[1], trace_pb2.TraceMessage(hello=trace_pb2.Hello(identity=who[1])), "hello", arrived)
 
     assert whole.membership.ranks[0].identity == who[1]
 

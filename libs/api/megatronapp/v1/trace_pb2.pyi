@@ -682,44 +682,30 @@ class SentTraceMessage(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., batch: _Optional[_Union[TraceBatch, _Mapping]] = ..., summary: _Optional[_Union[StepSummary, _Mapping]] = ..., heartbeat: _Optional[_Union[SentHeartbeat, _Mapping]] = ..., bundle: _Optional[_Union[Bundle, _Mapping]] = ...) -> None: ...
 
 class SentHeartbeat(_message.Message):
-    __slots__ = ("clock_ns", "unix_ns", "step", "frontiers", "dropped", "control", "gpu", "activity", "activity_since_ns", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase", "memory", "evaluations", "operations_lost", "stack")
+    __slots__ = ("clock_ns", "step", "frontiers", "gpu", "activity", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase", "stack")
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
-    UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     FRONTIERS_FIELD_NUMBER: _ClassVar[int]
-    DROPPED_FIELD_NUMBER: _ClassVar[int]
-    CONTROL_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
-    ACTIVITY_SINCE_NS_FIELD_NUMBER: _ClassVar[int]
     COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
     THREAD_CPU_NS_FIELD_NUMBER: _ClassVar[int]
     THREAD_WAIT_NS_FIELD_NUMBER: _ClassVar[int]
     CLOSING_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
-    MEMORY_FIELD_NUMBER: _ClassVar[int]
-    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
-    OPERATIONS_LOST_FIELD_NUMBER: _ClassVar[int]
     STACK_FIELD_NUMBER: _ClassVar[int]
     clock_ns: int
-    unix_ns: int
     step: int
     frontiers: _containers.RepeatedScalarFieldContainer[bytes]
-    dropped: int
-    control: TraceControl
     gpu: GpuTelemetry
     activity: str
-    activity_since_ns: int
     communicators: _containers.RepeatedCompositeFieldContainer[Communicator]
     thread_cpu_ns: int
     thread_wait_ns: int
     closing: bool
     phase: Phase
-    memory: Memory
-    evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
-    operations_lost: int
     stack: Stack
-    def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[bytes]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., operations_lost: _Optional[int] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ...) -> None: ...
+    def __init__(self, clock_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[bytes]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
     __slots__ = ("run",)

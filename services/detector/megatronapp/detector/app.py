@@ -228,7 +228,7 @@ class Detector:
         """Judge a message that may be true. Whatever it makes fail is its own job's trouble."""
         run = who.run
         try:
-            if news := self._engines.take(who, message):
+            if news := self._engines.take(who, message, kind):
                 self._note(news)
             if run in self._awaited:
                 self._take_over(run)

@@ -61,19 +61,21 @@ class Engine:
 
     def feed(self, message: trace_pb2.RankMessage) -> list[Finding]:
         """Take one message; returns the findings that are new or have changed."""
-        return self.take(message.identity, as_sent(message))
+        return self.take(message.identity, as_sent(message), message.message.WhichOneof("body"))
 
-    def take(self, sender: Identity | trace_pb2.Identity, message: trace_pb2.SentMessage) -> list[Finding]:
-        """The same of a message whose sender is known, and which must not change afterwards."""
+    def take(
+        self, sender: Identity | trace_pb2.Identity, message: trace_pb2.SentMessage, kind: str | None
+    ) -> list[Finding]:
+        """The same of a message whose sender and kind are known, and which must not change afterwards."""
         now, body = message.received_unix_ns, message.message
-        process = self.membership.take(sender, body, now, lost=message.lost)
+        process = self.membership.take(sender, body, kind, now, lost=message.lost)
         if process is None:
             return []
         changed: list[Finding] = []
         if process.lost_unix_ns and process.lost:
             self.progress.lose(process.rank)
             changed = self._hang(process, now)
-        if body.HasField("heartbeat"):
+        if kind == "heartbeat":
             return changed + self._beat(process, body, now)
         return changed + self._judge(self.assembler.feed(process, message), now)
 
@@ -214,13 +216,15 @@ class Engines:
         """Take one message of any job. A newer attempt ends the one before, and inherits what is open on its devices;
         messages of older ones are dropped, and so are those of another job: a run belongs to the first that is heard
         of it."""
-        return self.take(message.identity, as_sent(message))
+        return self.take(message.identity, as_sent(message), message.message.WhichOneof("body"))
 
-    def take(self, who: Identity | trace_pb2.Identity, message: trace_pb2.SentMessage) -> list[Finding]:
-        """The same of a message whose sender is known, and which must not change afterwards."""
+    def take(
+        self, who: Identity | trace_pb2.Identity, message: trace_pb2.SentMessage, kind: str | None
+    ) -> list[Finding]:
+        """The same of a message whose sender and kind are known, and which must not change afterwards."""
         engine = self._engines.get(who.run)
         if engine is not None and who.attempt == engine.attempt and who.job == engine.job:
-            return engine.take(who, message)
+            return engine.take(who, message, kind)
         if engine is not None and (who.attempt < engine.attempt or who.job != engine.job):
             return []
         changed: list[Finding] = []
@@ -231,7 +235,7 @@ class Engines:
         gate = self.gates.of(who.job)
         engine = Engine(who.run, who.job, who.attempt, self._start_patience_seconds, gate, inherited)
         self._engines[who.run] = engine
-        return changed + engine.take(who, message)
+        return changed + engine.take(who, message, kind)
 
     def drop(self, run: str) -> Engine | None:
         """Forget a run that goes on elsewhere; returns its engine."""

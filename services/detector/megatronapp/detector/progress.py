@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import everyone, patience, profiles
 from megatronapp.detector.members import Member
 from megatronapp.detector.operation_times import OperationTimes
@@ -22,7 +21,7 @@ from megatronapp.detector.signals.frontier import Blame, Side, blame
 from megatronapp.detector.signals.halted import of_stopped
 from megatronapp.detector.signals.program import calls_of, disagreements
 from megatronapp.detector.signals.silence import Silence, silences
-from megatronapp.detector.signals.threads import computes, stopped_alone, with_sides
+from megatronapp.detector.signals.threads import stopped_alone, with_sides
 from megatronapp.detector.stall import Stall, with_what_was_said
 from megatronapp.v1 import trace_pb2
 
@@ -114,7 +113,7 @@ class Progress:
         """Take the newest heartbeat of a rank's process."""
         process = member.process
         state = self._ranks.get(process.rank) or self._known(process.rank)
-        step, activity, frontiers = heartbeat.step, heartbeat.activity, heartbeat.frontiers
+        step, frontiers = heartbeat.step, heartbeat.frontiers
         phase = patience.STEP if heartbeat.phase == _PHASE_STEP else _phase(heartbeat, member)
         known = state.positions
         stands = step == state.step and frontiers == known.frontiers
@@ -124,7 +123,7 @@ class Progress:
         if not stands or known.groups is not member.groups:
             known.update(member.groups, frontiers)
         self._pass_time(unix_ns, moved=moved)
-        state.step, state.activity, state.node = step, activity, process.placement.node
+        state.step, state.activity, state.process = step, heartbeat.activity, process
         if heartbeat.HasField("stack"):
             self._see(process.rank, state, with_what_was_said(heartbeat.stack, None if moved else state.stack))
         elif not stands and state.stack is not None:
@@ -132,12 +131,8 @@ class Progress:
         if (state.phase, state.closing, state.lost) != (phase, process.closed, lost):
             self._stands(state, phase, closing=process.closed, lost=lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
-        state.passing = activity in PASSES and profiles.of_device(process.device).thread_computes
-        clock_ns, cpu_ns, queued_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns, heartbeat.thread_wait_ns
-        state.computing = state.passing and computes(
-            clock_ns - state.clock_ns, cpu_ns - state.cpu_ns, queued_ns - state.queued_ns
-        )
-        state.clock_ns, state.cpu_ns, state.queued_ns = clock_ns, cpu_ns, queued_ns
+        if profiles.of_device(process.device).thread_computes:
+            state.watch_thread(heartbeat)
         state.heard_unix_ns = self._heard_unix_ns
         if step > self._step:
             self._step = step

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from megatronapp.core.trace.membership import Process
+from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import patience
 from megatronapp.detector.positions import Positions
+from megatronapp.detector.signals.threads import computes
 from megatronapp.v1 import trace_pb2
 
 
@@ -23,13 +26,27 @@ class RankState:
     clock_ns: int = 0
     cpu_ns: int = 0
     queued_ns: int = 0
-    node: str = ""
+    process: Process | None = None
+    """None where it was lost before its first heartbeat."""
     stack: trace_pb2.Stack | None = None
     """What it was in when its agent looked, since it has moved last."""
     passing: bool = False
     """CPU ranks: its thread is in a pass, and in no operation that is told of."""
     computing: bool = False
     """And uses the processor."""
+
+    @property
+    def node(self) -> str:
+        return "" if self.process is None else self.process.placement.node
+
+    def watch_thread(self, heartbeat: trace_pb2.SentHeartbeat) -> None:
+        """Of a rank whose thread computes."""
+        clock_ns, cpu_ns, queued_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns, heartbeat.thread_wait_ns
+        self.passing = self.activity in PASSES
+        self.computing = self.passing and computes(
+            clock_ns - self.clock_ns, cpu_ns - self.cpu_ns, queued_ns - self.queued_ns
+        )
+        self.clock_ns, self.cpu_ns, self.queued_ns = clock_ns, cpu_ns, queued_ns
 
     @property
     def said_of_job(self) -> str:

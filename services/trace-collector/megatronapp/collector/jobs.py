@@ -154,7 +154,7 @@ class Attempt:
         identity, message = received.identity, received.message
         self.last_seen_unix_ns = max(self.last_seen_unix_ns, received.received_unix_ns)
         self.changed = True
-        process = self.membership.take(identity, message, received.received_unix_ns)
+        process = self.membership.take(identity, message, received.kind, received.received_unix_ns)
         if process is None or not process.hello_unix_ns:
             return NOTHING_LOST  # A late message of a process that another has replaced.
         rank = self.rank_of(process)

@@ -57,9 +57,38 @@ def no_activity(beat: trace_pb2.Heartbeat) -> None:
 
 
 Spoil = Callable[[trace_pb2.Heartbeat], None]
+
+
+def no_gpu(beat: trace_pb2.Heartbeat) -> None:
+    beat.gpu.pcie_replays = limits.MAX_COUNT + 1
+
+
+def no_phase(beat: trace_pb2.Heartbeat) -> None:
+    beat.phase = limits.MAX_PHASE + 1  # type: ignore[assignment]
+
+
+def no_stack(beat: trace_pb2.Heartbeat) -> None:
+    beat.stack.text = "in step\r"
+
+
+def never(beat: trace_pb2.Heartbeat) -> None:
+    beat.unix_ns = -1
+
+
+def no_split(beat: trace_pb2.Heartbeat) -> None:
+    beat.evaluations.add(split="a\x1b[2J")
+
+
+def no_control(beat: trace_pb2.Heartbeat) -> None:
+    beat.control.interval = limits.MAX_TRACE_INTERVAL + 1
+
+
 LIES: list[Spoil] = [
-    too_far, too_long, unprintable, too_many_open, posted_never, one_more, no_step, no_memory, no_activity
+    too_far, too_long, unprintable, too_many_open, posted_never, one_more, no_step, no_activity, no_gpu, no_phase,
+    no_stack,
 ]  # fmt: skip
+NOT_READ: list[Spoil] = [no_memory, never, no_split, no_control]
+"""Lies that who reads heartbeats on the wire does not see."""
 
 
 def on_the_wire(beat: trace_pb2.Heartbeat) -> trace_pb2.SentHeartbeat:
@@ -71,7 +100,7 @@ def test_a_heartbeat_that_can_be_true_is_accepted() -> None:
     check_heartbeat(on_the_wire(heartbeat()))
 
 
-@pytest.mark.parametrize("spoil", LIES)
+@pytest.mark.parametrize("spoil", [*LIES, *NOT_READ])
 def test_a_lie_is_refused(spoil: Spoil) -> None:
     lie = heartbeat()
     spoil(lie)

@@ -133,6 +133,14 @@ def test_no_name_in_the_weekly_report_calls_a_feishu_group() -> None:
     assert not set("<>[]`") & set(element["content"])
 
 
+def test_a_tag_that_the_weekly_report_has_not_escaped_calls_no_feishu_group() -> None:
+    week = Message("report", "report", Level.P3, "Weekly report", (), "<at id=all></at>", "")
+
+    body, _ = Feishu(URL, Level.P2, None).request(week, 0.0)
+
+    assert body["card"]["elements"][0]["content"] == "&#60;at id=all&#62;&#60;/at&#62;"
+
+
 def test_feishu_gets_a_signed_card_in_plain_text() -> None:
     body, _ = Feishu(URL, Level.P2, SecretStr("secret")).request(MESSAGE, 1_700_000_000.7)
 

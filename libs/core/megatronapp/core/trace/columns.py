@@ -6,7 +6,8 @@ count from the batch's base_ns, so that they are narrow too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, repeat
 from operator import attrgetter
@@ -93,13 +94,37 @@ TIMES = ("start_ns", "enqueue_ns")
 _WIDTHS = (1, 2, 4, 8)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Which columns of a message came, and how wide: the same of most messages of a job."""
+
+    places: Mapping[str, int]
+    """Of the columns that came: which of all it is."""
+    widths: tuple[tuple[str, int], ...]
+    """In how many bytes a value of each came; none where there are no rows."""
+
+
+@lru_cache(maxsize=1024)
+def _layout(of_summary: bool, rows: int, lengths: tuple[int, ...]) -> Layout:
+    """Of columns of so many bytes. Raises DataError for a wrong length."""
+    dtypes = SUMMARY_DTYPES if of_summary else SPAN_DTYPES
+    came = {name: (place, lengths[place]) for place, name in enumerate(dtypes) if lengths[place]}
+    for name, (_, length) in came.items():
+        allowed = _lengths(rows, dtypes[name].itemsize)
+        if length not in allowed:
+            needed = ", ".join(map(str, allowed))
+            raise DataError(f"column {name} holds {length} bytes; {rows} rows need one of {needed}")
+    places = {name: place for name, (place, _) in came.items()}
+    return Layout(places, tuple((name, length // rows) for name, (_, length) in came.items()))
+
+
 class Columns(Mapping[str, Column]):
     """A message's columns: lengths are checked at once, values decoded when they are asked for.
 
     Indexing gives an array of `rows` entries in the column's own type; `sent` what came, and costs nothing.
     """
 
-    __slots__ = ("_data", "_dtypes", "base_ns", "rows")
+    __slots__ = ("_came", "_dtypes", "base_ns", "layout", "rows")
 
     def __init__(
         self,
@@ -115,14 +140,12 @@ class Columns(Mapping[str, Column]):
         self.rows = rows
         self.base_ns = base_ns
         self._dtypes = dtypes
-        came = (_OF_SUMMARY if dtypes is SUMMARY_DTYPES else _OF_SPANS)(message)
+        of_summary = dtypes is SUMMARY_DTYPES
+        came: tuple[Data, ...] = (_OF_SUMMARY if of_summary else _OF_SPANS)(message)
         if beside:
             came = tuple(beside.get(name) or data for name, data in zip(dtypes, came, strict=True))
-        self._data: dict[str, Data] = {name: data for name, data in zip(dtypes, came, strict=True) if data}
-        for name, data in self._data.items():
-            if len(data) not in _lengths(rows, dtypes[name].itemsize):
-                needed = ", ".join(map(str, _lengths(rows, dtypes[name].itemsize)))
-                raise DataError(f"column {name} holds {len(data)} bytes; {rows} rows need one of {needed}")
+        self._came = came
+        self.layout = _layout(of_summary, rows, tuple(map(len, came)))
 
     def __getitem__(self, name: str) -> Column:
         sent = self.sent(name)
@@ -142,23 +165,20 @@ class Columns(Mapping[str, Column]):
 
     def data(self, name: str) -> Data:
         """The column's bytes as they came; empty: none everywhere."""
-        return self._data.get(name, b"")
+        place = self.layout.places.get(name)
+        return b"" if place is None else self._came[place]
 
     def sent(self, name: str) -> Column | None:
         """The column as narrow as it came, times counted from base_ns; None: none everywhere."""
-        data = self._data.get(name)
-        if data is None:
+        data = self.data(name)
+        if not data:
             return None
         return np.frombuffer(data, _narrow_type(self._dtypes[name].kind, len(data) // self.rows))
 
     @property
     def empty(self) -> bool:
         """Whether no column was sent."""
-        return not self._data
-
-    def widths(self) -> Iterable[tuple[str, int]]:
-        """Of the columns that came: in how many bytes a value did."""
-        return [(name, len(data) // self.rows) for name, data in self._data.items()] if self.rows else ()
+        return not self.layout.places
 
     def take(self, name: str, rows: npt.NDArray[np.integer]) -> Column:
         """The values of some rows, without decoding the others."""

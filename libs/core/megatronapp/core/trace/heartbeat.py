@@ -34,6 +34,8 @@ def check_heartbeat(beat: AnyHeartbeat) -> None:
         _check_fields(beat)
     _check_activity(beat.activity)
     if isinstance(beat, trace_pb2.Heartbeat):
+        if not _rest_is_ordinary(beat):
+            _check_rest(beat)
         _check_frontiers(list(beat.frontiers))
 
 
@@ -44,19 +46,39 @@ def _is_ordinary(beat: AnyHeartbeat) -> bool:
         _heartbeat_holds(beat)
         and 0 <= beat.phase <= limits.MAX_PHASE
         and len(beat.frontiers) <= limits.MAX_FRONTIERS
-        and not (beat.HasField("stack") or beat.communicators or beat.evaluations)
+        and not (beat.HasField("stack") or beat.communicators)
+        and not (beat.HasField("gpu") and not _gpu_holds(beat.gpu))
+    )
+
+
+def _rest_is_ordinary(beat: trace_pb2.Heartbeat) -> bool:
+    """The same of _check_rest."""
+    return (
+        _rest_holds(beat)
+        and not beat.evaluations
         and not (beat.HasField("control") and not CONTROL.hold(beat.control))
-        and not (beat.HasField("gpu") and not _GPU.hold(beat.gpu))
         and not (beat.HasField("memory") and not MEMORY.hold(beat.memory))
     )
 
 
+def _check_rest(beat: trace_pb2.Heartbeat) -> None:
+    """What a SentHeartbeat does not have, but for what frontiers tell. Raises ImplausibleError."""
+    _REST.check(beat)
+    check_parts(beat, _PARTS)
+    if evaluations := beat.evaluations:
+        check_count("evaluations", len(evaluations), limits.MAX_EVALUATIONS)
+        _EVALUATION.check_all(evaluations)
+        for evaluation in evaluations:
+            check_texts("evaluation", [evaluation.split])
+
+
 def _check_fields(beat: AnyHeartbeat) -> None:
-    """All but the activity, and what a Heartbeat's frontiers tell. Raises ImplausibleError."""
+    """What both have, but for the activity. Raises ImplausibleError."""
     _HEARTBEAT.check(beat)
     check_phase(beat.phase)
-    check_parts(beat, _PARTS)
     check_count("frontiers", len(beat.frontiers), limits.MAX_FRONTIERS)
+    if beat.HasField("gpu"):
+        _GPU.check(beat.gpu)
     if beat.HasField("stack"):
         _STACK.check(beat.stack)
         check_count("characters of a stack", len(beat.stack.text), limits.MAX_STACK)
@@ -69,11 +91,6 @@ def _check_fields(beat: AnyHeartbeat) -> None:
         check_texts("state", [beat.stack.state, beat.stack.source], limits.MAX_NAME)
     if communicators := beat.communicators:
         check_communicators(communicators)
-    if evaluations := beat.evaluations:
-        check_count("evaluations", len(evaluations), limits.MAX_EVALUATIONS)
-        _EVALUATION.check_all(evaluations)
-        for evaluation in evaluations:
-            check_texts("evaluation", [evaluation.split])
 
 
 @lru_cache(maxsize=limits.MAX_KEPT_NAMES)
@@ -109,14 +126,23 @@ _STEP, _DROPPED = limits.MAX_STEP, limits.MAX_DROPPED
 def _heartbeat_holds(beat: AnyHeartbeat) -> bool:
     return (
         beat.step <= _STEP
-        and beat.dropped <= _DROPPED
-        and beat.operations_lost <= _DROPPED
-        and 0 <= beat.unix_ns <= _TIME_NS
         and 0 <= beat.thread_cpu_ns <= _TIME_NS
         and 0 <= beat.thread_wait_ns <= _TIME_NS
         and -_TIME_NS <= beat.clock_ns <= _TIME_NS
+    )  # fmt: skip
+
+
+def _rest_holds(beat: trace_pb2.Heartbeat) -> bool:
+    return (
+        beat.dropped <= _DROPPED
+        and beat.operations_lost <= _DROPPED
+        and 0 <= beat.unix_ns <= _TIME_NS
         and -_TIME_NS <= beat.activity_since_ns <= _TIME_NS
-    )
+    )  # fmt: skip
+
+
+def _gpu_holds(gpu: trace_pb2.GpuTelemetry) -> bool:
+    return gpu.ecc_volatile_uncorrected <= _COUNT and gpu.pcie_replays <= _COUNT
 
 
 def _frontier_holds(frontier: trace_pb2.Frontier) -> bool:
@@ -145,12 +171,18 @@ def _open_message_holds(message: trace_pb2.OpenMessage) -> bool:
 _HEARTBEAT = Ranges(
     "heartbeat",
     *up_to(limits.MAX_STEP, "step"),
-    *up_to(limits.MAX_DROPPED, "dropped", "operations_lost"),
-    *up_to(limits.MAX_TIME_NS, "unix_ns", "thread_cpu_ns", "thread_wait_ns"),
-    *times("clock_ns", "activity_since_ns"),
+    *up_to(limits.MAX_TIME_NS, "thread_cpu_ns", "thread_wait_ns"),
+    *times("clock_ns"),
     hold=_heartbeat_holds,
 )
-_GPU = Ranges("gpu", *up_to(limits.MAX_COUNT, "ecc_volatile_uncorrected", "pcie_replays"))
+_REST = Ranges(
+    "heartbeat",
+    *up_to(limits.MAX_DROPPED, "dropped", "operations_lost"),
+    *up_to(limits.MAX_TIME_NS, "unix_ns"),
+    *times("activity_since_ns"),
+    hold=_rest_holds,
+)
+_GPU = Ranges("gpu", *up_to(limits.MAX_COUNT, "ecc_volatile_uncorrected", "pcie_replays"), hold=_gpu_holds)
 _FRONTIER = Ranges(
     "frontier",
     *up_to(limits.MAX_COMMUNICATORS, "communicator"),
@@ -168,5 +200,5 @@ _OPEN = Ranges(
     hold=_open_message_holds,
 )
 _STACK = Ranges("stack", *times("clock_ns"))
-_PARTS = {"control": CONTROL, "gpu": _GPU, "memory": MEMORY}
+_PARTS = {"control": CONTROL, "memory": MEMORY}
 _EVALUATION = Ranges("evaluation", *up_to(limits.MAX_STEP, "step"), *up_to(limits.MAX_COUNT, "microbatches"))

@@ -43,7 +43,7 @@ class Process:
     heartbeat_seq: int = 0
     heartbeat_unix_ns: int = 0
     memory: trace_pb2.Memory | None = None
-    """Told with the newest step, or heartbeat, that told any."""
+    """Told with the newest step, or heartbeat that was read whole, that told any."""
     memory_seq: int = 0
     step: int = 0
     """The newest whose summary has come."""
@@ -62,26 +62,23 @@ class Process:
         """Its stream has ended, and nothing was heard of it since."""
         return self.lost_unix_ns > 0 and self.lost_unix_ns >= self.heard_unix_ns
 
-    def take(self, message: AnyTraceMessage, received_unix_ns: int, *, lost: bool) -> str | None:
-        """Returns the kind of the message."""
+    def take(self, message: AnyTraceMessage, kind: str | None, received_unix_ns: int, *, lost: bool) -> None:
         if lost:
             self.lost_unix_ns = max(self.lost_unix_ns, received_unix_ns)
-        body: str | None = message.WhichOneof("body")
-        if body is None:
-            return None
+        if kind is None:
+            return
         if received_unix_ns > self.heard_unix_ns:
             self.heard_unix_ns = received_unix_ns
-        if body == "heartbeat":
+        if kind == "heartbeat":
             self._apply_heartbeat(message.heartbeat, message.seq, received_unix_ns)
-        elif body == "summary":
+        elif kind == "summary":
             self.step = max(self.step, message.summary.step)
             self._apply_usage(message.summary, message.seq)
-        elif body == "hello" and received_unix_ns >= self.hello_unix_ns:
+        elif kind == "hello" and received_unix_ns >= self.hello_unix_ns:
             self.hello_unix_ns = max(1, received_unix_ns)
             self._apply_hello(message.hello)
-        elif body == "batch":
+        elif kind == "batch":
             self.dropped = max(self.dropped, message.batch.dropped)
-        return body
 
     def recall(self, record: trace_pb2.RankRecord) -> None:
         """Fill in what no message has reported."""
@@ -102,15 +99,16 @@ class Process:
 
     def _apply_heartbeat(self, heartbeat: AnyHeartbeat, seq: int, received_unix_ns: int) -> None:
         newest = self.heartbeat_seq
-        if seq > newest or (seq == newest and received_unix_ns >= self.heartbeat_unix_ns):
+        is_newest = seq > newest or (seq == newest and received_unix_ns >= self.heartbeat_unix_ns)
+        if is_newest:
             self.heartbeat_seq, self.heartbeat_unix_ns = seq, received_unix_ns
-            if isinstance(heartbeat, trace_pb2.Heartbeat):
-                self.heartbeat = heartbeat
         if heartbeat.closing:
             self.closed = True
-        self._apply_usage(heartbeat, seq)
+        if isinstance(heartbeat, trace_pb2.Heartbeat):
+            self.heartbeat = heartbeat if is_newest else self.heartbeat
+            self._apply_usage(heartbeat, seq)
 
-    def _apply_usage(self, body: AnyHeartbeat | trace_pb2.StepSummary, seq: int) -> None:
+    def _apply_usage(self, body: trace_pb2.Heartbeat | trace_pb2.StepSummary, seq: int) -> None:
         if body.dropped > self.dropped:
             self.dropped = body.dropped
         if seq >= self.memory_seq and body.HasField("memory"):
@@ -140,22 +138,25 @@ class Membership:
         return self._ranks
 
     def apply(self, message: trace_pb2.RankMessage) -> Process | None:
-        return self.take(message.identity, message.message, message.received_unix_ns, lost=message.lost)
+        body = message.message
+        return self.take(message.identity, body, body.WhichOneof("body"), message.received_unix_ns, lost=message.lost)
 
     def take(
         self,
         identity: Identity | trace_pb2.Identity,
         message: AnyTraceMessage,
+        kind: str | None,
         received_unix_ns: int,
         *,
         lost: bool = False,
     ) -> Process | None:
-        """Fold in one message. Returns its sender; None when that has been replaced, or is of an older attempt."""
+        """Fold in one message, of this kind: its body, None where it has none. Returns its sender; None when that has
+        been replaced, or is of an older attempt."""
         process = self._sender(identity)
         if process is None:
             return None
-        body = process.take(message, received_unix_ns, lost=lost)
-        if body == "hello" and message.hello.HasField("recipe"):
+        process.take(message, kind, received_unix_ns, lost=lost)
+        if kind == "hello" and message.hello.HasField("recipe"):
             self._learn_recipe(identity.rank, received_unix_ns, message.hello.recipe)
         return self._elected(process)
 

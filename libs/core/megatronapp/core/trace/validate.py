@@ -38,6 +38,7 @@ from megatronapp.core.trace.columns import (
     Column,
     Columns,
     Data,
+    Layout,
     span_columns,
     summary_columns,
 )
@@ -215,8 +216,10 @@ def _summary_fields(summary: trace_pb2.StepSummary) -> None:
     for phase in summary.phases:
         check_phase(phase)
     check_parts(summary, _SUMMARY_PARTS)
-    check_tallies(summary.nccl)
-    check_ports(summary.ports)
+    if tallies := summary.nccl:
+        check_tallies(tallies)
+    if ports := summary.ports:
+        check_ports(ports)
 
 
 def _recipe(recipe: trace_pb2.Recipe) -> None:
@@ -234,11 +237,15 @@ def _names(names: Sequence[str]) -> None:
 
 
 def _check_columns(columns: Columns) -> None:
-    """Only what is sent wide can be out of the range of a time or a count."""
-    for name, width in columns.widths():
-        in_question = width == 8 or (width == 4 and name in _WIDE_32)
-        if in_question and (sent := columns.sent(name)) is not None:
+    for name in _in_question(columns.layout):
+        if (sent := columns.sent(name)) is not None:
             _column(name, sent, *_column_range(name))
+
+
+@lru_cache(maxsize=1024)
+def _in_question(layout: Layout) -> tuple[str, ...]:
+    """Only what is sent wide can be out of the range of a time or a count."""
+    return tuple(name for name, width in layout.widths if width == 8 or (width == 4 and name in _WIDE_32))
 
 
 def _column_range(name: str) -> tuple[int, int]:
