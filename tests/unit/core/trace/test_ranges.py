@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from google.protobuf.message import Message
@@ -40,28 +40,38 @@ def test_what_is_written_out_is_what_the_ranges_say(kind: type[Message]) -> None
     assert {ranges.hold(message) for message in messages} == {True, False}
 
 
-def refused(beat: trace_pb2.Heartbeat) -> bool:
+def refused(check: Callable[[trace_pb2.Heartbeat], None], beat: trace_pb2.Heartbeat) -> bool:
     try:
-        heartbeat._check_fields(beat)
+        check(beat)
     except ImplausibleError:
         return True
     return False
 
 
 def test_a_heartbeat_that_counts_as_ordinary_is_one_that_every_check_lets_pass() -> None:
-    parts = {"gpu": trace_pb2.GpuTelemetry, "memory": trace_pb2.Memory, "control": trace_pb2.TraceControl}
-    beats = [
-        trace_pb2.Heartbeat(**{name: part})
-        for name, kind in parts.items()
-        for part in at_the_borders(kind, heartbeat._PARTS[name])
-    ]
+    beats = [trace_pb2.Heartbeat(gpu=part) for part in at_the_borders(trace_pb2.GpuTelemetry, heartbeat._GPU)]
     beats += [trace_pb2.Heartbeat(phase=phase) for phase in (-1, 0, limits.MAX_PHASE, limits.MAX_PHASE + 1)]
     beats += [trace_pb2.Heartbeat(frontiers=[trace_pb2.Frontier()] * n) for n in (1, limits.MAX_FRONTIERS + 1)]
     beats += at_the_borders(trace_pb2.Heartbeat, heartbeat._HEARTBEAT)
 
     ordinary = [heartbeat._is_ordinary(beat) for beat in beats]
 
-    assert ordinary == [not refused(beat) for beat in beats]
+    assert ordinary == [not refused(heartbeat._check_fields, beat) for beat in beats]
+    assert set(ordinary) == {True, False}
+
+
+def test_so_is_what_the_detector_does_not_read_of_it() -> None:
+    parts = {"memory": trace_pb2.Memory, "control": trace_pb2.TraceControl}
+    beats = [
+        trace_pb2.Heartbeat(**{name: part})
+        for name, kind in parts.items()
+        for part in at_the_borders(kind, heartbeat._PARTS[name])
+    ]
+    beats += at_the_borders(trace_pb2.Heartbeat, heartbeat._REST)
+
+    ordinary = [heartbeat._rest_is_ordinary(beat) for beat in beats]
+
+    assert ordinary == [not refused(heartbeat._check_rest, beat) for beat in beats]
     assert set(ordinary) == {True, False}
 
 
