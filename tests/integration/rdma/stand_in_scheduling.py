@@ -164,6 +164,7 @@ def load_a_kernel_behind_a_message(ranks: Ranks) -> None:
     others, waited = [post(ranks[0], RECEIVE, tensors[number], 1, number) for number in range(2)]
     sends = [post(ranks[1], SEND, bytes_of(number, 1 << 20), 0, number, stream=producer) for number in range(2)]
     assert ranks[0].wait_stream(waited, side)
+    assert ranks[1].flush(SECONDS), "both ranks have one driver here: what the other one gives it, it must have"
     loading = threading.Thread(target=DRIVER.stand_in_load, args=(ctypes.c_void_p(side),), daemon=True)
     loading.start()
     time.sleep(0.05)
