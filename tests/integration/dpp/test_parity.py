@@ -53,9 +53,10 @@ LAYOUTS = [
 
 
 @pytest.mark.timeout(300)
-def test_with_w_split_from_b_they_are_bitwise_stocks() -> None:
+@pytest.mark.parametrize("steps", [3, pytest.param(STEPS, marks=pytest.mark.long)])
+def test_with_w_split_from_b_they_are_bitwise_stocks(steps: int) -> None:
     flags = "--pipeline-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel --geglu"
-    run = partial(trained, steps=STEPS)
+    run = partial(trained, steps=steps)
     stock = run_forked(4, run, flags)
 
     for policy, cap in (("zb-h1", 2), ("zb-h2", 3)):
@@ -64,7 +65,7 @@ def test_with_w_split_from_b_they_are_bitwise_stocks() -> None:
         assert [each.losses for each in chosen] == [each.losses for each in stock]
         assert [each.gradients for each in chosen] == [each.gradients for each in stock]
         orders = [order for each in chosen for order in each.orders]
-        assert [sum(operation.kind is Kind.WGRAD for operation in order) for order in orders] == [4] * (4 * STEPS)
+        assert [sum(operation.kind is Kind.WGRAD for operation in order) for order in orders] == [4] * (4 * steps)
         assert max(map(peak, orders)) <= cap
 
 
