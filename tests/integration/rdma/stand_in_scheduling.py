@@ -9,6 +9,7 @@ import ctypes
 import random
 import threading
 import time
+from collections import deque
 from typing import Any
 
 # First: it opens the stand-in before PyTorch brings the machine's own driver, where it has one.
@@ -83,6 +84,22 @@ def send_more_than_there_are_flags(ranks: Ranks) -> None:
         well(ranks[1], *[post(ranks[1], RECEIVE, tensors[number], 0, number) for number in numbers])
         assert all(torch.equal(tensors[number], bytes_of(number)) for number in numbers)
     well(ranks[0], *sends)
+
+
+def keep_the_memory_that_messages_need_at_once() -> None:
+    """Four under way in a pool of two: no memory is made for each."""
+    size, at_once, count = 17 << 20, 4, 24
+    ranks, made = pair("cuda_ipc", receive_pool_bytes=2 * size), DRIVER.stand_in_allocations()
+    sent, received = bytes_of(7, size), [torch.zeros(size, dtype=torch.uint8) for _ in range(at_once)]
+    open_receives = deque[_native.Message]()
+    for number in range(count):
+        if len(open_receives) == at_once:
+            well(ranks[0], open_receives.popleft())
+        open_receives.append(post(ranks[0], RECEIVE, received[number % at_once], 1, number))
+        post(ranks[1], SEND, sent, 0, number)
+    well(ranks[0], *open_receives)
+    assert all(torch.equal(each, sent) for each in received)
+    assert DRIVER.stand_in_allocations() - made <= at_once + 1
 
 
 def refuse_more_receives_than_there_are_flags(ranks: Ranks) -> None:
@@ -284,5 +301,6 @@ if __name__ == "__main__":
         print(f"{lane}: as a scheduler asks")
     take_back_a_staged_receive_that_a_stream_waits_for(pair("staged"))
     abort_while_staged_copies_are_queued()
+    keep_the_memory_that_messages_need_at_once()
     refuse_more_receives_than_there_are_flags(pair("cuda_ipc"))
     print("no more receives than there are flags")

@@ -33,7 +33,7 @@ struct Event {
 
 std::atomic<int> failure{0};
 std::atomic<int> synchronizations{0};
-std::atomic<int> slow_readings{0};
+std::atomic<int> slow_readings{0}, allocations{0};
 std::atomic<void*> captured{&failure};
 
 class Stream {
@@ -115,6 +115,7 @@ int cuCtxGetStreamPriorityRange(int* least, int* greatest) { return *least = *gr
 
 int cuMemGetAllocationGranularity(std::size_t* bytes, const void*, int) { return *bytes = kPage, 0; }
 int cuMemCreate(std::uint64_t* handle, std::size_t bytes, const void*, std::uint64_t) {
+    ++allocations;
     const int descriptor = memfd_create("stand-in", MFD_CLOEXEC);
     return *handle = static_cast<std::uint64_t>(descriptor), ftruncate(descriptor, static_cast<off_t>(bytes));
 }
@@ -240,6 +241,8 @@ void stand_in_load(void* stream) {
 void stand_in_capture(void* stream) { captured = stream; }
 // How often an event was read back by the call that asks the device, too.
 int stand_in_slow_readings() { return slow_readings; }
+// How often memory was made.
+int stand_in_allocations() { return allocations; }
 // How often an event was waited for.
 int stand_in_synchronizations() { return synchronizations; }
 }

@@ -19,6 +19,7 @@ constexpr std::size_t kLeastBlockBytes = 4 << 10;
 constexpr std::size_t kSmallBytes = 1 << 20;   // many blocks of one chunk
 constexpr std::size_t kMediumBytes = 16 << 20;  // some
 constexpr std::size_t kSmallBlocks = 16, kMediumBlocks = 4;
+constexpr std::size_t kStillKeptBytes = 128 << 20;  // beyond the limit, of what was needed at once: it will be again
 constexpr std::size_t kWasted = 2;  // a free block is taken that is at most so many times too large
 constexpr int kHandOverMilliseconds = 1000;
 
@@ -185,7 +186,7 @@ ReceivePool::ReceivePool(int socket, std::size_t limit_bytes) : socket_(socket),
 
 ReceivePool::Chunk& ReceivePool::add(std::size_t block_bytes) {
     const std::size_t bytes = GpuPages::rounded(chunk_bytes_for(block_bytes));
-    trim(bytes);
+    trim(bytes, limit_bytes_);
     const std::uint64_t number = next_chunk_++;
     Chunk& chunk = chunks_.try_emplace(number, Chunk{GpuPages::make(bytes), {}}).first->second;
     held_bytes_ += bytes;
@@ -257,7 +258,7 @@ ReceivePool::Place ReceivePool::take(std::size_t bytes, void* stream) {
     if (Block* block = find_free(needed)) {
         return {claim(block), false};
     }
-    trim(chunk_bytes_for(needed));
+    trim(chunk_bytes_for(needed), limit_bytes_);
     if (held_bytes_ + chunk_bytes_for(needed) > limit_bytes_) {
         if (Block* block = find_landing(needed, stream)) {
             return {claim(block), true};
@@ -276,12 +277,12 @@ void ReceivePool::give_back(Block* block) {
     if (--block->messages == 0) {
         block->landing = false;
         --chunk.messages;
-        trim(0);
+        trim(0, limit_bytes_ + std::min(limit_bytes_, kStillKeptBytes));
     }
 }
 
-void ReceivePool::trim(std::size_t needed_bytes) {
-    while (held_bytes_ + needed_bytes > limit_bytes_) {
+void ReceivePool::trim(std::size_t needed_bytes, std::size_t limit_bytes) {
+    while (held_bytes_ + needed_bytes > limit_bytes) {
         auto oldest = chunks_.end();
         for (auto each = chunks_.begin(); each != chunks_.end(); ++each) {
             const bool idle = each->second.messages == 0;

@@ -91,7 +91,8 @@ struct Block {
 // This rank's chunks for one peer.
 class ReceivePool {
 public:
-    // What is idle or new is kept below the limit; messages that are under way at once may need more.
+    // What is new is kept below the limit where idle memory can make room. Messages that are under way at once may need
+    // more, of which a part stays for the next ones: it takes longer to make memory than to send it.
     ReceivePool(int socket, std::size_t limit_bytes);
 
     // A block for `bytes`, whose message will be copied out on `stream` at the earliest. `busy`: only once what the stream
@@ -115,7 +116,7 @@ private:
         unsigned messages = 0;
         std::uint64_t used = 0;  // when, in takes
     };
-    void trim(std::size_t needed_bytes);
+    void trim(std::size_t needed_bytes, std::size_t limit_bytes);
     Chunk& add(std::size_t block_bytes);
     Block* find_free(std::size_t bytes);
     Block* find_landing(std::size_t bytes, void* stream);
