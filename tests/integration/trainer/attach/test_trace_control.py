@@ -27,7 +27,7 @@ class Collector(trace_pb2_grpc.TraceIngestServicer):
         self._lock = Lock()
         self.detailed: Counter[int] = Counter()
         """Batches of each step, of all ranks."""
-        self.told: Counter[int] = Counter()
+        self.summarized: Counter[int] = Counter()
         """Summaries of each step."""
 
     def Stream(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
@@ -43,7 +43,7 @@ class Collector(trace_pb2_grpc.TraceIngestServicer):
         if message.HasField("batch"):
             self.detailed[message.batch.step] += 1
         elif message.HasField("summary"):
-            self.told[message.summary.step] += 1
+            self.summarized[message.summary.step] += 1
 
 
 @contextmanager
@@ -71,6 +71,6 @@ def test_steps_are_traced_in_detail_from_when_the_collector_asks_for_it(
         ended = run(SCRIPTS / "megatron_core_loop.py", STEPS, STAGES, attach=["--collector-address", address])
 
     assert ended.code == 0, ended.output
-    assert set(collector.told) == set(range(1, STEPS + 1))
+    assert set(collector.summarized) == set(range(1, STEPS + 1))
     assert not collector.detailed.keys() & {1, 2}
     assert (STEPS in collector.detailed) == (control is not None)
