@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Thread
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from megatronapp.v1 import trace_pb2_grpc
 from tests.support.attached import SCRIPTS, Ended, run
+from tests.support.served_collector import served
 
 STEPS, CODE = 4, 3
 """Of the script, which ends with a code of its own."""
@@ -33,16 +33,9 @@ class Unwilling(trace_pb2_grpc.TraceIngestServicer):
 @contextmanager
 def collector(answer: Callable[[grpc.ServicerContext, grpc.Server], object] | None) -> Iterator[str]:
     """Its address. None: it is of a version that knows no such call."""
-    server = grpc.server(ThreadPoolExecutor(4))
-    if answer is not None:
-        servicer = Unwilling(lambda context: answer(context, server))
-        trace_pb2_grpc.add_TraceIngestServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(None)
+    servicer = None if answer is None else Unwilling(lambda context: answer(context, server))
+    with served(servicer) as (server, address):
+        yield address
 
 
 def refuse(context: grpc.ServicerContext, server: grpc.Server) -> None:

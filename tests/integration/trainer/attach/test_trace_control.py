@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 from tests.support.attached import SCRIPTS, run
+from tests.support.served_collector import served
 
 STEPS, STAGES = 12, 2
 ON = trace_pb2.TraceControl(enabled=True, interval=1, continuous_iterations=1, granularity=trace_pb2.GRANULARITY_FULL)
@@ -46,19 +45,6 @@ class Collector(trace_pb2_grpc.TraceIngestServicer):
             self.summarized[message.summary.step] += 1
 
 
-@contextmanager
-def serving(collector: Collector) -> Iterator[str]:
-    """Its address."""
-    server = grpc.server(ThreadPoolExecutor(4))
-    trace_pb2_grpc.add_TraceIngestServicer_to_server(collector, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(None)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("control", [ON, None], ids=["asked for", "not asked for"])
@@ -67,7 +53,7 @@ def test_steps_are_traced_in_detail_from_when_the_collector_asks_for_it(
 ) -> None:
     collector = Collector(control)
 
-    with serving(collector) as address:
+    with served(collector) as (_, address):
         ended = run(SCRIPTS / "megatron_core_loop.py", STEPS, STAGES, attach=["--collector-address", address])
 
     assert ended.code == 0, ended.output

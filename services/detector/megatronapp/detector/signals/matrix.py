@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatronapp.core.trace.span_names import PASSES
+from megatronapp.core.trace.span_names import PASSES, SpanName
 from megatronapp.detector.signals.beside import own_passes
 from megatronapp.detector.steps import Floats, Ints, Rows, StepTable
 
@@ -40,7 +40,7 @@ def measured(table: StepTable, rows: Rows) -> Floats:
 def compute(table: StepTable, operations: tuple[str, ...] = PASSES, *, clock: bool = False) -> Compute:
     """The step's compute, key by key: what every rank of a stage does alike, without the optimizer. `clock`: by the
     clock, also where it is measured in CPU time."""
-    rows = own_passes(table)
+    rows = own_passes(table) if SpanName.BACKWARD in operations else table.rows
     numbers = [table.operations.index(name) for name in operations if name in table.operations]
     mine = np.isin(rows.operation, numbers) & (rows.count > 0)
     code = rows.operation[mine] * 4096 + np.maximum(rows.chunk[mine], 0)
