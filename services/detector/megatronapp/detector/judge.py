@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -60,7 +60,7 @@ from megatronapp.detector.signals.transfers import Transfers
 from megatronapp.detector.signals.work import WorkModel
 from megatronapp.detector.statistics import sequential
 from megatronapp.detector.statistics.monitor import WARM_UP, Monitor
-from megatronapp.detector.steps import Floats, StepTable
+from megatronapp.detector.steps import Floats, Ints, StepTable
 from megatronapp.v1 import trace_pb2
 
 STEPS, SAVES = "steps", "saves"
@@ -104,7 +104,8 @@ class Judge:
         self._passes = PassHistory()
         self._saves = Saves()
         self._nodes = Nodes()
-        self._outrun = Outrun()
+        self._outrun: dict[str, Outrun] = {}
+        """Of the ranks' speed, and of each share."""
         self._starved: set[int] = set()
         """Ranks whose device has waited for its host for most of a step."""
         self._durations: deque[float] = deque(maxlen=USUAL_STEPS)
@@ -245,7 +246,7 @@ class Judge:
         everybody = peers.median_of_others(since_start[:, None], healthy)[:, 0]
         centred = since_start - np.where(np.isfinite(everybody), everybody, 0.0)
         self._watch_device("own_history", table, centred, passes.starved)
-        self._outrun.observe(ranks, since_start, {signal: self.monitors[signal] for signal in SPEED})
+        self._observe_outrun("speed", ranks, since_start, SPEED)
         job = float(np.median(since_start[np.isfinite(since_start)])) if np.isfinite(since_start).any() else np.nan
         self.monitors["job_compute"].observe(step, np.zeros(1, np.int64), np.array([job]))
         optimizer = matrix.compute(table, (SpanName.OPTIMIZER,)).seconds
@@ -288,6 +289,12 @@ class Judge:
             anchored = self._anchored(signal, table, values[:, column])
             beside = np.where(np.isfinite(reference[:, column]), (values - reference)[:, column], anchored)
             self.monitors[signal].observe(table.step, table.ranks.rank, beside)
+            self._observe_outrun(signal, table.ranks.rank, values[:, column], (signal,))
+
+    def _observe_outrun(self, name: str, ranks: Ints, own: Floats, signals: Collection[str]) -> None:
+        """own: what these signals' values are of each rank for itself, beside nobody."""
+        monitors = {signal: self.monitors[signal] for signal in signals}
+        self._outrun.setdefault(name, Outrun()).observe(ranks, own, monitors)
 
     def _watch_launching(self, table: StepTable, passes: Launching, pace: Floats) -> bool:
         """How late starved ranks are; the pace of others is their device's. Returns whether others may wait for it."""

@@ -4,6 +4,9 @@ Of two nodes nobody can tell which is usual where one of them was slow in all of
 compared with the middle between them. When that one recovers, the other looks slower by as much. What tells is the
 rank's own passes, against nothing but their past: they do not take longer. Such a rank has no past to be compared with,
 and begins one.
+
+So it is with what ranks spend beside compute: a device that becomes slow has its work enqueued in time, and its host's
+share of the step is gone. Beside it the others' hosts stand still for as long as ever.
 """
 
 from __future__ import annotations
@@ -30,16 +33,17 @@ KNOWN_STEPS = 3
 
 class Outrun:
     def __init__(self) -> None:
-        self._passes = Window(RECENT, np.nan)
+        self._own = Window(RECENT, np.nan)
         self._alarmed: dict[str, npt.NDArray[np.bool_]] = {}
 
-    def observe(self, ranks: Ints, since_start: Floats, monitors: Mapping[str, Monitor]) -> None:
-        """since_start: what each rank's passes take against its own first ones (log-ratio), by the step that the
-        monitors of the ranks' speed have seen last. Ranks that were outrun are taken from them."""
+    def observe(self, ranks: Ints, own: Floats, monitors: Mapping[str, Monitor]) -> None:
+        """own: what each rank shows for itself, in the monitors' unit, by the step that these have seen last: of its
+        speed how much longer its passes take than its first ones did (log-ratio). Ranks that were outrun are taken from
+        the monitors."""
         self._grow(int(ranks.max(initial=-1)) + 1)
-        values = np.full(len(self._passes.rows), np.nan)
-        values[ranks] = since_start
-        self._passes.push(values)
+        values = np.full(len(self._own.rows), np.nan)
+        values[ranks] = own
+        self._own.push(values)
         outrun = {
             rank
             for signal, monitor in monitors.items()
@@ -54,20 +58,20 @@ class Outrun:
         self._alarmed[signal] = now
         new = now.copy()
         new[: len(before)] &= ~before
-        return [rank for rank in np.flatnonzero(new).tolist() if rank < len(self._passes.rows)]
+        return [rank for rank in np.flatnonzero(new).tolist() if rank < len(self._own.rows)]
 
     def _is_outrun(self, rank: int, monitor: Monitor) -> bool:
         """Beside others it has become slower, by itself it has not. A device that was as slow beside them before the
         alarm's onset, whose estimate is late where the effect is small, has always been slow."""
         steps, effect = monitor.steps_since(rank), float(monitor.effect[rank])
-        own = _rise(self._passes.rows[rank], steps, monitor.noise.smallest)
+        own = _rise(self._own.rows[rank], steps, monitor.noise.smallest)
         beside_others = _rise(monitor.excess(rank), steps, monitor.noise.smallest)
         return own < AGREE * effect and beside_others >= effects.SHOWN * effect
 
     def _grow(self, size: int) -> None:
-        more = size - len(self._passes.rows)
+        more = size - len(self._own.rows)
         if more > 0:
-            self._passes.grow(more)
+            self._own.grow(more)
 
 
 def _rise(values: Floats, steps: int, smallest: float) -> float:
