@@ -20,8 +20,8 @@ class Worlds:
         self._environment = environment
         self._ranks: dict[int, Ranks] = {}
 
-    def call(self, world_size: int, target: Callable[..., T], *args: object, timeout: float = 60.0) -> list[T]:
-        """As `run_forked`, in processes that stay. A call leaves the next one neither memory taken nor variables set."""
+    def call(self, world_size: int, target: Callable[..., T], *args: object, timeout: float = 90.0) -> list[T]:
+        """As `run_forked`, in processes that stay. A call leaves neither memory taken nor variables set."""
         if world_size not in self._ranks:
             self._ranks[world_size] = Ranks(world_size, self._environment)
         return self._ranks[world_size].call(_and_clean_up, target, *args, timeout=timeout)
