@@ -40,6 +40,9 @@ class AnyOrderTransport(Transport, Protocol):
     def wait_any(self, timeout_seconds: float) -> None:
         """Return when one of the receives that were posted has ended, or after the time."""
 
+    def in_flight(self) -> tuple[int, int]:
+        """Bytes under way to the peer that has most of them just now, and how many may be to one; 0, 0: any number."""
+
     def lost(self) -> str:
         """Which ranks are lost, and why; nothing where none is."""
 

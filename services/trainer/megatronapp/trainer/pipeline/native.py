@@ -130,6 +130,10 @@ class NativeTransport:
             return
         self._receives.pop(ended.id, None)
 
+    def in_flight(self) -> tuple[int, int]:
+        """Bytes under way to the peer that has most of them just now, and how many may be to one; 0, 0: any number."""
+        return max(self.engine.in_flight().values(), default=0), self.engine.config.in_flight_bytes or 0
+
     def lost(self, patience_seconds: float = LOST_SECONDS) -> str:
         """Which ranks are lost, as far as the engine knows it by then; "" for none."""
         until = time.monotonic() + patience_seconds
