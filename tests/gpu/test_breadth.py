@@ -6,7 +6,6 @@ the models are tiny, and experts get their tokens by allgather.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
@@ -21,8 +20,8 @@ import torch
 from bench._model import COMMON, PRESETS
 from tests.gpu.devices import DEVICE, REHEARSED, needs
 from tests.gpu.test_attach import stand_in_tools
+from tests.gpu.worlds import Worlds
 from tests.support.attached import run as run_script
-from tests.support.forked import Ranks
 from tests.support.pretrain import FLAGS
 from tests.support.training import TINY, train
 
@@ -53,34 +52,24 @@ Run = tuple[tuple[float, ...], float]
 """Losses, and the median of the settled steps' milliseconds."""
 
 
-@cache
-def ranks(world_size: int) -> Ranks:
-    return Ranks(world_size)
+WORLDS = Worlds()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ranks_end() -> Iterator[None]:
+def _worlds_end() -> Iterator[None]:
     yield
-    for world_size in (1, 2):
-        ranks(world_size).close()
+    WORLDS.close()
 
 
 @cache
 def run(flags: str, world_size: int = 2) -> Run:
-    losses, seconds = ranks(world_size).call(_train, flags, timeout=60)[-1]
+    losses, seconds = WORLDS.call(world_size, _train, flags)[-1]
     return _told(flags, world_size, losses, [1000 * each for each in seconds])
 
 
 def _train(flags: str) -> tuple[list[float], list[float]]:
     recording = train(flags)
-    _free()
     return recording.losses, [report.step_seconds for report in recording.steps]
-
-
-def _free() -> None:
-    """What a run held on the GPU, for whoever comes next."""
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 def _told(what: str, world_size: int, losses: list[float], milliseconds: list[float]) -> Run:
@@ -153,7 +142,7 @@ def test_experts_in_one_kernel_have_the_losses_of_a_product_each(layout: str, pr
 
 def test_one_kernel_for_several_matrices_has_their_products_and_gradients() -> None:
     """One of them without rows."""
-    [differences] = ranks(1).call(_grouped_against_one_by_one)
+    [differences] = WORLDS.call(1, _grouped_against_one_by_one)
 
     assert max(differences.values()) < 1e-2, differences
 
@@ -202,7 +191,7 @@ def test_a_run_with_its_optimizer_on_the_host_goes_on_where_it_ended(tmp_path: P
 def test_an_optimizer_on_the_host_leaves_its_memory_to_the_gpu() -> None:
     flags = f"{LLAMA} --train-iters 2 {DATA}"  # from the second step on the moments are there all the time
 
-    with_it, without = (ranks(2).call(_peak, f"{flags} {more}")[0] for more in ("", "--optimizer-cpu-offload"))
+    with_it, without = (WORLDS.call(2, _peak, f"{flags} {more}")[0] for more in ("", "--optimizer-cpu-offload"))
 
     print(json.dumps({"peak_gb": round(with_it / 1e9, 2), "optimizer_on_the_host_gb": round(without / 1e9, 2)}))
     assert with_it - without > 0.9 * 8 * 1.2e9 / 2, "of 1.2 B weights two moments each, shared by two ranks"
@@ -211,9 +200,7 @@ def test_an_optimizer_on_the_host_leaves_its_memory_to_the_gpu() -> None:
 def _peak(flags: str) -> int:
     torch.cuda.reset_peak_memory_stats()
     train(flags)
-    peak = torch.cuda.max_memory_allocated()
-    _free()
-    return peak
+    return torch.cuda.max_memory_allocated()
 
 
 @pytest.mark.parametrize("model", [ROTARY, DOCUMENTS])

@@ -27,6 +27,7 @@ from megatronapp.trainer.pipeline.dynamic import REFUSED
 from megatronapp.trainer.pipeline.native import NativeTransport
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.dpp import DppPlugin
+from megatronapp.trainer.plugins.dpp.plugin import IN_FLIGHT_BYTES
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from tests.support.agents import agent
 from tests.support.forked import run_forked
@@ -87,9 +88,11 @@ def test_a_trace_tells_the_order_of_each_stage(tmp_path: Path) -> None:
     for stage, each in enumerate(rank_files(tmp_path)):
         told = [message.summary.order for message in trace_files.read(each) if message.WhichOneof("body") == "summary"]
         assert [unpacked(order, recorded.layout) for order in told] == ranks[stage].orders
-        held, caps = holdings(each)
+        held, caps = told_by(each, "decide")
         assert caps == {stock_cap(recorded.layout)}
         assert {0, 1} < held <= set(range(max(caps) + 1))
+        _, caps = told_by(each, "in_flight")
+        assert caps == {IN_FLIGHT_BYTES}
     assert recorded.layout.split
     assert len(recorded) == 2  # the first is no measure of the others
     assert [recorded.orders(step) for step in range(2)] == [
@@ -97,15 +100,15 @@ def test_a_trace_tells_the_order_of_each_stage(tmp_path: Path) -> None:
     ]
 
 
-def holdings(file: Path) -> tuple[set[int], set[int]]:
-    """(activations that the rank's choices found held, their caps), as its spans tell them."""
+def told_by(file: Path, name: str) -> tuple[set[int], set[int]]:
+    """(what the rank held at its choices, the caps of it), as its spans of this name tell them."""
     held, caps = set(), set()
     for message in trace_files.read(file):
         if message.WhichOneof("body") == "batch":
             columns = span_columns(message.batch)
-            chose = columns["name"] == list(message.batch.names).index("decide")
-            held |= set(columns["tokens"][chose].tolist())
-            caps |= set(columns["length_squares"][chose].tolist())
+            rows = columns["name"] == list(message.batch.names).index(name)
+            held |= set(columns["tokens"][rows].tolist())
+            caps |= set(columns["length_squares"][rows].tolist())
     return held, caps
 
 

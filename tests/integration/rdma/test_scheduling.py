@@ -211,6 +211,16 @@ def test_no_more_bytes_than_the_limit_are_moved_at_once(lane: str) -> None:
         assert all(torch.equal(handle.tensor, content(PIECE, i)) for i, handle in enumerate(receives))
 
 
+def test_bytes_under_way_are_those_of_what_is_moved_and_not_of_what_waits_behind_it() -> None:
+    with engines("tcp", in_flight_bytes=1) as (sender, receiver):
+        sends, receives = matched_and_queued(sender, receiver)
+
+        assert sender.in_flight() == {1: LARGE}
+        for handle in [*receives, *sends]:
+            handle.wait(SECONDS)
+        assert (sender.in_flight(), receiver.in_flight()) == ({1: 0}, {0: 0})
+
+
 # ---- taking back
 
 

@@ -329,6 +329,14 @@ class Engine:
         """A stream waits for the handle, which may be there already."""
         self._arrived.pop(handle, None)
 
+    def in_flight(self) -> dict[int, int]:
+        """By peer, the bytes of sends that are under way to it just now; what waits for room is not among them.
+
+        Counted where `Config.in_flight_bytes` limits them; 0 for all peers where it does not.
+        """
+        self._usable()
+        return self.native.in_flight()
+
     # ---- failure and end
 
     def failed(self) -> dict[int, str]:

@@ -160,6 +160,7 @@ PYBIND11_MODULE(_native, module) {
         .def("probe", &probe)
         .def("drain", &drain)
         .def("descriptor", &Engine::descriptor, Unlocked())
+        .def("in_flight", &Engine::in_flight, Unlocked())
         .def("failed", &Engine::failed, Unlocked())
         .def("abort", &Engine::abort, Unlocked())
         .def("close", &Engine::close, Unlocked());

@@ -244,6 +244,15 @@ int Engine::descriptor() {
     return completions_.announce();
 }
 
+std::map<int, std::uint64_t> Engine::in_flight() {
+    Turn turn(*this);
+    std::map<int, std::uint64_t> bytes;
+    for (const auto& [rank, peer] : peers_) {
+        bytes[rank] = peer->in_flight_bytes();
+    }
+    return bytes;
+}
+
 std::map<int, std::string> Engine::failed() {
     Turn turn(*this);
     std::map<int, std::string> reasons;

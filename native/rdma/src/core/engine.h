@@ -67,6 +67,8 @@ public:
     std::vector<OperationPtr> drain();
     int descriptor();
 
+    // By peer, the bytes that its lanes move now, as far as is known by now; 0 where Options::in_flight_bytes limits nothing.
+    std::map<int, std::uint64_t> in_flight();
     std::map<int, std::string> failed();
     // Ends every operation, on any thread; nothing can be posted afterwards.
     void abort(const std::string& reason);

@@ -87,6 +87,8 @@ public:
     bool close_acked() const { return close_acked_ || lost(); }
     bool idle() const { return pending_.empty(); }
     bool sending() const;
+    // Of the sends that its lanes move now; 0 where nothing limits them (Limits::in_flight_bytes).
+    std::uint64_t in_flight_bytes();
     bool polled();
     // Sends of GPU memory that the GPU does not know of yet.
     bool holds_back() const;

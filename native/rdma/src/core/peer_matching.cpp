@@ -92,11 +92,16 @@ bool Peer::start_queued() {
     return moved;
 }
 
-// Sends that wait for work of the program's own do not count: that work may need a message that is still queued.
 bool Peer::has_room(const Operation& send) {
     if (limits_.in_flight_bytes == 0) {
         return true;
     }
+    const std::uint64_t bytes = in_flight_bytes();
+    return bytes == 0 || bytes + send.what.bytes <= limits_.in_flight_bytes;
+}
+
+// Sends that wait for work of the program's own do not count: that work may need a message that is still queued.
+std::uint64_t Peer::in_flight_bytes() {
     in_flight_.erase(std::remove_if(in_flight_.begin(), in_flight_.end(),
                                     [](const OperationPtr& each) { return !each->pending() || !each->started; }),
                      in_flight_.end());
@@ -108,7 +113,7 @@ bool Peer::has_room(const Operation& send) {
         const bool on_gpu = each->what.memory == Memory::kCuda;
         bytes += on_gpu && lane_of(*each).held_up(*each) ? 0 : each->what.bytes;
     }
-    return bytes == 0 || bytes + send.what.bytes <= limits_.in_flight_bytes;
+    return bytes;
 }
 
 // ---- taking back

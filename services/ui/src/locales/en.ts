@@ -250,6 +250,7 @@ export const en = {
   'inside.microbatch': '{name}, microbatch {number}',
   'inside.slots': 'slots held (of {count})',
   'inside.held': 'held {count}, cap {cap}',
+  'inside.underWay': '{bytes}, cap {cap}',
   'lane.compute': 'compute',
   'lane.host': 'host',
   'lane.nccl': 'NCCL',

@@ -250,6 +250,7 @@ export const zh: Messages = {
   'inside.microbatch': '{name}，微批次 {number}',
   'inside.slots': '占用槽位（最多 {count}）',
   'inside.held': '持有 {count}，上限 {cap}',
+  'inside.underWay': '{bytes}，上限 {cap}',
   'lane.compute': '计算',
   'lane.host': '主机',
   'lane.nccl': 'NCCL',

@@ -44,7 +44,7 @@ describe('the spans of a step', () => {
     const take = (at: number, args: object) => ({ ph: 'X', name: 'wait_input', pid: 1, tid: 1, ts: at, dur: 1, args })
     const traceEvents = [take(20, { microbatch: 1, tokens: 3 }), take(10, { microbatch: 0 }), { ph: 'X', name: 'forward', pid: 0, tid: 1, ts: 0, dur: 5 }]
     const { lanes } = readTrace(JSON.stringify({ traceEvents }))
-    expect(lanes.map(({ held }) => held)).toEqual([[], [{ at: 10e-6, count: 0 }, { at: 20e-6, count: 3 }]])
+    expect(lanes.map(({ lines }) => lines)).toEqual([[], [{ of: 'slots', held: [{ at: 10e-6, count: 0 }, { at: 20e-6, count: 3 }], cap: null }]])
     const [without, held] = stackLanes(lanes).boxes
     expect(held.height).toBeGreaterThan(without.height)
     expect(partOf('wait_weights')).toBe('wait')
@@ -54,8 +54,19 @@ describe('the spans of a step', () => {
     const decide = (pid: number, at: number, args: object) => ({ ph: 'X', name: 'decide', pid, tid: 1, ts: at, dur: 1, args })
     const traceEvents = [decide(0, 10, { length_squares: 5 }), decide(0, 20, { tokens: 3, length_squares: 5 }), decide(1, 10, { tokens: 2 })]
     const { lanes } = readTrace(JSON.stringify({ traceEvents }))
-    expect(lanes[0].held).toEqual([{ at: 10e-6, count: 0 }, { at: 20e-6, count: 3 }])
-    expect(lanes.map(({ cap }) => cap)).toEqual([5, null])
+    expect(lanes[0].lines).toEqual([{ of: 'activations', held: [{ at: 10e-6, count: 0 }, { at: 20e-6, count: 3 }], cap: 5 }])
+    expect(lanes[1].lines.map(({ cap }) => cap)).toEqual([null])
+  })
+
+  it('of a stage that limits what is under way have a line of it below, and its cap', () => {
+    const tell = (name: string, at: number, args: object) => ({ ph: 'X', name, pid: 0, tid: 1, ts: at, dur: 1, args })
+    const told = [tell('in_flight', 11, { tokens: 4096, length_squares: 8192 }), tell('decide', 10, { length_squares: 5 })]
+    const [both] = readTrace(JSON.stringify({ traceEvents: told })).lanes
+    const [alone] = readTrace(JSON.stringify({ traceEvents: told.slice(1) })).lanes
+    expect(both.lines.map(({ of, cap }) => [of, cap])).toEqual([['activations', 5], ['bytes', 8192]])
+    expect(both.lines[1].held).toEqual([{ at: 11e-6, count: 4096 }])
+    const [high, low] = [both, alone].map((lane) => stackLanes([lane]).boxes[0].height)
+    expect(high).toBeGreaterThan(low)
   })
 
   it('can only be read from a trace', () => {

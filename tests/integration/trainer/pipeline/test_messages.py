@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, Self
@@ -91,7 +91,7 @@ class Labelling:
         self.begin, self.end, self.close = inner.begin, inner.end, inner.close
 
     def post(self, posts: Sequence[Post], *, batch: bool) -> list[Handle]:
-        labelled = [replace(post, tensor=self._wire(post)) for post in posts]
+        labelled = [post._replace(tensor=self._wire(post)) for post in posts]
         handles = self._inner.post(labelled, batch=batch)
         return [
             handle

@@ -120,6 +120,20 @@ def test_perfetto_has_a_counter_track_of_each() -> None:
     assert all(tracks[p.track_event.track_uuid].HasField("counter") for p in counted)
 
 
+def test_bytes_under_way_are_counted_beside_their_cap() -> None:
+    at = {"start_ns": [1_000, 4_000], "duration_ns": [0, 0], "kind": [COMPUTE, COMPUTE], "stream": [0, 0]}
+    told = [rank_spans(1, ["in_flight", "in_flight"], tokens=[4096, 0], length_squares=[8192, 8192], **at)]
+
+    counted = [event for event in chrome_events(told) if event["ph"] == "C"]
+
+    assert [(e["name"], e["ts"], e["args"]["count"]) for e in counted] == [
+        ("bytes under way", 0.0, 4096),
+        ("cap of bytes under way", 0.0, 8192),
+        ("bytes under way", 3.0, 0),
+        ("cap of bytes under way", 3.0, 8192),
+    ]
+
+
 def test_what_no_cap_holds_up_has_no_line_of_one() -> None:
     at = {"start_ns": [1_000], "duration_ns": [500], "kind": [COMPUTE], "stream": [0]}
     waits = [rank_spans(0, ["wait_input"], tokens=[2], **at), rank_spans(1, ["decide"], tokens=[2], **at)]

@@ -17,6 +17,8 @@ from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.str_enum import StrEnum
 
+_KINDS = tuple(Kind)
+
 
 class Placement(StrEnum):
     LOOP = "loop"
@@ -93,7 +95,7 @@ class Layout:
     def operation(self, number: int) -> Operation:
         lane, microbatch = divmod(number, self.microbatches)
         kind, chunk = divmod(lane, self.chunks)
-        return Operation(Kind(kind), chunk, microbatch)
+        return Operation(_KINDS[kind], chunk, microbatch)
 
     def all_operations(self) -> Iterator[Operation]:
         """Of one stage, by number."""

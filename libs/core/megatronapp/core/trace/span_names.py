@@ -36,6 +36,7 @@ class SpanName(StrEnum):
     GC = "gc"
     PROCESSOR_PROBE = "processor_probe"
     DECIDE = "decide"
+    IN_FLIGHT = "in_flight"
     WAIT_INPUT = "wait_input"
     WAIT_LINEARS = "wait_linears"
     WAIT_WEIGHTS = "wait_weights"
@@ -83,7 +84,8 @@ COLLECTIVES = SYMMETRIC | {SpanName.BROADCAST, SpanName.ALL_TO_ALL}
 WAITS = frozenset({SpanName.WAIT_INPUT, SpanName.WAIT_LINEARS, SpanName.WAIT_WEIGHTS, SpanName.WAIT_SLOT})
 """Of MegaFBD's ranks for those of the other role."""
 
-_HOST = WAITS | {SpanName.DATA, SpanName.GC, SpanName.PROCESSOR_PROBE, SpanName.DECIDE, *CHECKPOINTS}
+_MEGADPP = frozenset({SpanName.DECIDE, SpanName.IN_FLIGHT})
+_HOST = WAITS | _MEGADPP | {SpanName.DATA, SpanName.GC, SpanName.PROCESSOR_PROBE, *CHECKPOINTS}
 _PHASES = frozenset({SpanName.STEP, SpanName.GRAD_SYNC, SpanName.EVALUATE})
 
 

@@ -9,8 +9,10 @@ from megatronapp.collector.export.timeline import Track
 from megatronapp.core.trace.span_names import SpanName
 
 HELD, CAP, SLOTS = "activations held", "cap of activations", "slots held"
+UNDER_WAY, UNDER_WAY_CAP = "bytes under way", "cap of bytes under way"
 _OF_SPANS: dict[str, dict[str, str]] = {
     SpanName.DECIDE: {HELD: "tokens", CAP: "length_squares"},
+    SpanName.IN_FLIGHT: {UNDER_WAY: "tokens", UNDER_WAY_CAP: "length_squares"},
     SpanName.WAIT_INPUT: {SLOTS: "tokens"},
 }
 """By span and counter, the argument that has its value; a span does not carry what is 0."""

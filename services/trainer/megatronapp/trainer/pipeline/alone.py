@@ -29,5 +29,8 @@ class NoTransport:
     def wait_any(self, timeout_seconds: float) -> None:
         pass
 
+    def in_flight(self) -> tuple[int, int]:
+        return 0, 0
+
     def lost(self) -> str:
         return ""

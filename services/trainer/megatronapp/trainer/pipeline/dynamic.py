@@ -51,8 +51,9 @@ Places = Callable[[int], Sequence[int]]
 class DynamicSchedule:
     """In place of megatron-core's schedule for training steps; `stock` runs evaluations.
 
-    `ran` is what this stage ran in the newest step, in its order, and `dispatch_seconds` what choosing took. Dropout is
-    drawn in the order of execution: with it, and several chunks, results differ from stock's, unless draws are keyed.
+    `ran` is what this stage ran in the newest step, in its order, and `dispatch_seconds` what choosing and posting
+    receives took. Dropout is drawn in the order of execution: with it, and several chunks, results differ from stock's,
+    unless draws are keyed.
     `agreement` is needed where several tensor-, context- or expert-parallel ranks hold a stage. With `wgrad`, which is
     installed in the models, W is an operation of its own. With `places`, of the messages that wait for a link the one
     that its receiver's hint needs first goes first. Raises UsageError for what it can't run: a transport that

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -39,6 +39,9 @@ class AnyOrderTransport(Transport, Protocol):
 
     def wait_any(self, timeout_seconds: float) -> None:
         """Return when one of the receives that were posted has ended, or after the time."""
+
+    def in_flight(self) -> tuple[int, int]:
+        """Bytes under way to the peer that has most of them just now, and how many may be to one; 0, 0: any number."""
 
     def lost(self) -> str:
         """Which ranks are lost, and why; nothing where none is."""
@@ -85,15 +88,13 @@ class Step:
     losses: list[Any] = field(default_factory=list)
     ran: list[Operation] = field(default_factory=list)
     dispatch_seconds: float = 0.0
-    """What choosing took, of all operations together; waiting for messages is not in it."""
+    """What choosing took, and posting receives, of all operations together; waiting for messages is not in it."""
 
     def __post_init__(self) -> None:
         self._shapes = ShapeMessages(self.messages)
         self._ranks = dist.get_process_group_ranks(self.messages.group)
         self._incoming = {(kind, c): Incoming() for kind in DIRECTIONS for c in range(self.layout.chunks)}
-        self._moved: Sequence[int] = range(
-            self.layout.chunks
-        )  # chunks that more may be received for since the last look
+        self._sources = {lane: self._source(*lane) for lane in self._incoming}
         self._kept: dict[tuple[int, int], tuple[torch.Tensor | None, torch.Tensor]] = {}
         self._runs_ahead = self.pace is not None and self.policy.strict
         self._done = dict.fromkeys(((kind, c) for kind in self.layout.kinds for c in range(self.layout.chunks)), 0)
@@ -115,6 +116,7 @@ class Step:
                 self._with_no_sync.enter_context(no_sync())
             for gather, chunk in zip(_listed(self.config.param_sync_func), self.chunks, strict=False):
                 gather(chunk.parameters())
+            self._post_receives(range(self.layout.chunks))
             while not self.policy.finished:
                 self._run_next()
 
@@ -135,9 +137,9 @@ class Step:
         else:
             self.pace.launch(operation, lambda: self._launch(operation))
         self._done[operation.kind, operation.chunk] += 1
-        self._moved = (operation.chunk,)
         self.policy.end(operation)
         self.ran.append(operation)
+        self._post_receives((operation.chunk,))
         self._reduce_what_is_ready()
         self._longest_seconds = max(self._longest_seconds, time.perf_counter() - began)
 
@@ -157,7 +159,7 @@ class Step:
         messages then.
         """
         if self._runs_ahead:
-            self._prepare_receives()
+            self._receive_shaped()
             return self.policy.following()
         if self.pace is not None:
             self.pace.wait_until_one_is_left()
@@ -183,7 +185,6 @@ class Step:
     def decide(self) -> Operation | None:
         """What to run next of what can run now."""
         began = time.perf_counter()
-        self._post_receives()
         self._take_arrived()
         operation = self.policy.choose()
         self.dispatch_seconds += time.perf_counter() - began
@@ -191,7 +192,7 @@ class Step:
 
     def _follow(self, agreement: Agreement) -> Operation:
         began = time.perf_counter()
-        self._prepare_receives()
+        self._receive_shaped()
         while (number := agreement.receive_decision(WAIT_SECONDS)) is None:
             self._be_patient(began)
         return self.layout.operation(number)
@@ -215,10 +216,16 @@ class Step:
 
     # ---- messages
 
-    def _neighbour(self, operation: Operation, towards: int) -> tuple[int, int] | None:
-        """(stage, chunk) of the part before (−1) or after (+1) an operation's part of the model."""
-        part = self.layout.part(self.stage, operation.chunk) + towards
+    def _neighbour(self, chunk: int, towards: int) -> tuple[int, int] | None:
+        """(stage, chunk) of the part before (−1) or after (+1) a chunk's part of the model."""
+        part = self.layout.part(self.stage, chunk) + towards
         return self.layout.place(part) if 0 <= part < self.layout.parts else None
+
+    def _source(self, kind: Kind, chunk: int) -> tuple[int, int] | None:
+        """(rank, upstream chunk) of what a lane receives; None where the model begins or ends."""
+        forward = kind is Kind.FORWARD
+        source = self._neighbour(chunk, -1 if forward else 1)
+        return None if source is None else (self._ranks[source[0]], source[1] if forward else chunk)
 
     def _name(self, kind: Kind, microbatch: int, upstream_chunk: int) -> MessageId:
         return MessageId(DIRECTIONS[kind], self.first + microbatch, upstream_chunk)
@@ -228,20 +235,21 @@ class Step:
         stage, chunk = place
         return 0 if self.places is None else -self.places(stage)[self.layout.number(Operation(kind, chunk, microbatch))]
 
-    def _prepare_receives(self) -> None:
+    def _receive_shaped(self) -> None:
         """Where nobody asks what has come."""
-        self._post_receives()
         for lane in self._incoming.values():
             self._receive_what_has_a_shape(lane)
 
-    def _post_receives(self) -> None:
-        for chunk in self._moved:
+    def _post_receives(self, chunks: Iterable[int]) -> None:
+        """Once more may be received for these. A device computes meanwhile, and a sender that comes need not wait."""
+        began = time.perf_counter()
+        for chunk in chunks:
             for kind in DIRECTIONS:
                 lane = self._incoming[kind, chunk]
                 for microbatch in range(lane.posted, min(self.layout.microbatches, self._post_until(kind, chunk))):
                     lane.posted += 1
                     self._post_receive(Operation(kind, chunk, microbatch))
-        self._moved = ()
+        self.dispatch_seconds += time.perf_counter() - began
 
     def _post_until(self, kind: Kind, chunk: int) -> int:
         """Some ahead of the lane's head; of backward only what its forward has been run of."""
@@ -249,16 +257,15 @@ class Step:
         return limit if kind is Kind.FORWARD else min(limit, self._done[Kind.FORWARD, chunk])
 
     def _post_receive(self, operation: Operation) -> None:
-        forward = operation.kind is Kind.FORWARD
-        source = self._neighbour(operation, -1 if forward else 1)
+        source = self._sources[operation.kind, operation.chunk]
         if source is None:
             return
-        stage, chunk = source
-        name = self._name(operation.kind, operation.microbatch, chunk if forward else operation.chunk)
-        lane, rank = self._incoming[operation.kind, operation.chunk], self._ranks[stage]
+        rank, upstream_chunk = source
+        name = self._name(operation.kind, operation.microbatch, upstream_chunk)
+        lane = self._incoming[operation.kind, operation.chunk]
         if not self.config.variable_seq_lengths:
             self._receive(lane, self.shape, rank, name)
-        elif forward:
+        elif operation.kind is Kind.FORWARD:
             post = self._shapes.incoming(rank, name)
             lane.shapes.append((self._shapes.post([post])[0], post, rank, name))
         else:
@@ -302,7 +309,7 @@ class Step:
     def _forward(self, operation: Operation) -> None:
         _, chunk, microbatch = operation
         activation = self._received(operation)
-        following = self._neighbour(operation, 1)
+        following = self._neighbour(chunk, 1)
         output, tokens = schedules.forward_step(
             self.forward_step,
             self.data[chunk],
@@ -336,7 +343,7 @@ class Step:
         model_type = get_model_type(self.chunks[chunk])
         with self.wgrad.backward_of(chunk, microbatch):
             of_input = schedules.backward_step(activation, output, gradient, model_type, self.config)
-        source = self._neighbour(operation, -1)
+        source = self._neighbour(chunk, -1)
         if source is not None:
             stage, upstream_chunk = source
             name = self._name(Kind.BACKWARD, microbatch, upstream_chunk)

@@ -68,10 +68,10 @@ class ReceiveHandle:
     the host waits.
     """
 
-    def __init__(self, handle: rdma.Handle, engine: rdma.Engine, forget: Callable[[int], object]) -> None:
+    def __init__(self, handle: rdma.Handle, engine: rdma.Engine, unfinished: dict[int, rdma.Handle]) -> None:
         self._handle = handle
         self._engine = engine
-        self._forget = forget
+        self._unfinished = unfinished
         self.is_completed = handle.is_completed
 
     def wait(self) -> None:
@@ -82,7 +82,7 @@ class ReceiveHandle:
                 self._engine.flush()
             self._handle.wait_stream()
         if self._handle.done():
-            self._forget(self._handle.id)
+            self._unfinished.pop(self._handle.id, None)
 
 
 def hand_over(engine: rdma.Engine) -> None:
@@ -130,6 +130,10 @@ class NativeTransport:
             return
         self._receives.pop(ended.id, None)
 
+    def in_flight(self) -> tuple[int, int]:
+        """Bytes under way to the peer that has most of them just now, and how many may be to one; 0, 0: any number."""
+        return max(self.engine.in_flight().values(), default=0), self.engine.config.in_flight_bytes or 0
+
     def lost(self, patience_seconds: float = LOST_SECONDS) -> str:
         """Which ranks are lost, as far as the engine knows it by then; "" for none."""
         until = time.monotonic() + patience_seconds
@@ -141,13 +145,11 @@ class NativeTransport:
         self.engine.close()
 
     def post(self, posts: Sequence[Post], *, batch: bool) -> list[Handle]:
-        if any(post.message.sends for post in posts):  # often enough, and a receive is posted in the way of a choice
-            self._take_ended()
-        handles: dict[int, Handle] = {}
         # Receives first: a sender that comes now need not wait.
-        for number, post in sorted(enumerate(posts), key=lambda each: each[1].message.sends):
-            handles[number] = self._send(post) if post.message.sends else self._receive(post)
-        return [handles[number] for number in range(len(posts))]
+        receives = [None if post.message.sends else self._receive(post) for post in posts]
+        if None in receives:
+            self._take_ended()  # often enough
+        return [self._send(post) if made is None else made for post, made in zip(posts, receives, strict=True)]
 
     def tag(self, message: Message) -> rdma.Tag:
         direction, microbatch, chunk, part = message.id
@@ -183,7 +185,7 @@ class NativeTransport:
     def _receive(self, post: Post) -> ReceiveHandle:
         handle = self.engine.irecv(post.tensor, post.message.peer, self.tag(post.message))
         self._receives[handle.id] = handle
-        return ReceiveHandle(handle, self.engine, lambda number: self._receives.pop(number, None))
+        return ReceiveHandle(handle, self.engine, self._receives)
 
     def _take_ended(self) -> None:
         for completion in self.engine.poll():

@@ -8,8 +8,7 @@ no tags) needs both ends of a pair to post in the same order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -18,8 +17,7 @@ from megatronapp.core.trace.message_id import MICROBATCH_BITS, Direction, Messag
 from megatronapp.trainer.worlds import World
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One message as this rank sees it. With the rank itself, (step, peer, sends, id) names it in the attempt.
 
     The batches of an evaluation belong to the step before it and go on counting microbatches where it ended.
@@ -33,8 +31,7 @@ class Message:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
+class Post(NamedTuple):
     """A message and the tensor that is sent, or received into. Of sends to one peer that wait, the one of the greatest
     `priority` goes first, where the transport carries messages in any order."""
 

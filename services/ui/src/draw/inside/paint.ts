@@ -2,14 +2,14 @@ import { paintAxis } from '../axis'
 import { hatch } from '../canvas'
 import type { Palette } from '../palette'
 import { formatSeconds } from '@/lib/format'
-import type { Lane, Span, SpanPart, StepSpans } from './spans'
+import type { HeldLine, Lane, Span, SpanPart, StepSpans } from './spans'
 
 export const GUTTER = 148
 export const RULER = 30
 /** Of a span, in pixels: lanes grow to fill the room within what reads well. */
 const LINE = { least: 18, most: 34 } as const
 const GAP = 8
-/** Below a lane's spans, where it tells what it holds. */
+/** Of each line below a lane's spans, where it tells what it holds. */
 const HELD = 24
 /** A span is named where its name has room. */
 const CHARACTER = 6.5
@@ -36,17 +36,17 @@ export interface InsideScene {
   readonly hovered: Span | null
   readonly label: (lane: Lane) => string
   /** What is said beside a line of what is held. */
-  readonly heldLabel: (most: number, cap: number | null) => string
+  readonly heldLabel: (line: HeldLine, most: number) => string
 }
 
 /** Lanes from the top, each as high as its spans nest, in `room` pixels where they fit. */
 export function stackLanes(lanes: readonly Lane[], room = 0): { readonly boxes: LaneBox[]; readonly height: number } {
-  const lines = lanes.reduce((sum, { depths }) => sum + depths, 0)
-  const fixed = lanes.reduce((sum, { held }) => sum + GAP + (held.length ? HELD : 0), 0)
-  const line = Math.min(LINE.most, Math.max(LINE.least, Math.floor((room - fixed) / Math.max(1, lines))))
+  const spanLines = lanes.reduce((sum, { depths }) => sum + depths, 0)
+  const fixed = lanes.reduce((sum, { lines }) => sum + GAP + lines.length * HELD, 0)
+  const line = Math.min(LINE.most, Math.max(LINE.least, Math.floor((room - fixed) / Math.max(1, spanLines))))
   let y = 0
   const boxes = lanes.map((lane) => {
-    const box = { lane, y, line, height: lane.depths * line + (lane.held.length ? HELD : 0) }
+    const box = { lane, y, line, height: lane.depths * line + lane.lines.length * HELD }
     y += box.height + GAP
     return box
   })
@@ -92,15 +92,14 @@ function paintLane(pen: CanvasRenderingContext2D, scene: InsideScene, { lane, y,
   pen.rect(GUTTER, y, scene.width - GUTTER, height)
   pen.clip()
   for (const span of lane.spans) if (span.end > scene.from && span.start < scene.to) paintSpan(pen, scene, span, y, line)
-  if (lane.held.length) paintHeld(pen, scene, lane, y + height)
+  const bottoms = lane.lines.map((_, index) => y + lane.depths * line + (index + 1) * HELD)
+  lane.lines.forEach((each, index) => paintHeld(pen, scene, each, bottoms[index]))
   pen.restore()
-  if (lane.held.length) {
-    pen.fillStyle = palette.muted
-    pen.font = `11px ${palette.font}`
-    pen.textAlign = 'left'
-    pen.textBaseline = 'middle'
-    pen.fillText(scene.heldLabel(mostHeld(lane), lane.cap), 12, y + height - HELD / 2)
-  }
+  pen.fillStyle = palette.muted
+  pen.font = `11px ${palette.font}`
+  pen.textAlign = 'left'
+  pen.textBaseline = 'middle'
+  lane.lines.forEach((each, index) => pen.fillText(scene.heldLabel(each, mostHeld(each)), 12, bottoms[index] - HELD / 2))
   pen.fillStyle = palette.text
   pen.font = `${chosen ? 600 : 400} 12px ${palette.font}`
   pen.textAlign = 'left'
@@ -108,27 +107,27 @@ function paintLane(pen: CanvasRenderingContext2D, scene: InsideScene, { lane, y,
   pen.fillText(scene.label(lane), 12, y + line / 2)
 }
 
-function mostHeld({ held }: Lane): number {
+function mostHeld({ held }: HeldLine): number {
   return Math.max(...held.map(({ count }) => count))
 }
 
 /** A line in steps, from the bottom (nothing is held) to the top of its stripe, and the cap, broken. */
-function paintHeld(pen: CanvasRenderingContext2D, scene: InsideScene, lane: Lane, bottom: number): void {
-  const unit = (HELD - 6) / Math.max(1, mostHeld(lane), lane.cap ?? 0)
+function paintHeld(pen: CanvasRenderingContext2D, scene: InsideScene, line: HeldLine, bottom: number): void {
+  const unit = (HELD - 6) / Math.max(1, mostHeld(line), line.cap ?? 0)
   pen.strokeStyle = scene.palette.text
   pen.lineWidth = 1.5
   pen.beginPath()
   let level = bottom - 2
   pen.moveTo(GUTTER, level)
-  for (const { at, count } of lane.held) {
+  for (const { at, count } of line.held) {
     pen.lineTo(toX(scene, at), level)
     level = bottom - 2 - count * unit
     pen.lineTo(toX(scene, at), level)
   }
   pen.lineTo(scene.width, level)
   pen.stroke()
-  if (lane.cap === null) return
-  const top = bottom - 2 - lane.cap * unit
+  if (line.cap === null) return
+  const top = bottom - 2 - line.cap * unit
   pen.strokeStyle = scene.palette.muted
   pen.lineWidth = 1
   pen.setLineDash([4, 3])

@@ -13,11 +13,22 @@ export interface Span {
   readonly depth: number
 }
 
-/** From then on: how many of a backward rank's slots hold a microbatch of the forward ranks, or how many activations a
- * stage holds that chooses its order. */
+/** From then on. */
 export interface Held {
   readonly at: number
   readonly count: number
+}
+
+/** Slots of a backward rank that hold a microbatch of the forward ranks; activations that a stage holds which chooses
+ * its order; bytes that are under way from it to the neighbour that has most of them. */
+export type Holding = 'slots' | 'activations' | 'bytes'
+
+export interface HeldLine {
+  readonly of: Holding
+  /** By time. */
+  readonly held: readonly Held[]
+  /** Null where none holds the rank up. */
+  readonly cap: number | null
 }
 
 export interface Lane {
@@ -26,10 +37,7 @@ export interface Lane {
   readonly label: string
   readonly spans: readonly Span[]
   readonly depths: number
-  /** By time; empty on ranks that tell nothing of it. */
-  readonly held: readonly Held[]
-  /** Of activations; null where none holds the rank up. */
-  readonly cap: number | null
+  readonly lines: readonly HeldLine[]
 }
 
 /** From a message's send to its receive, or through the ranks of a collective. */
@@ -72,7 +80,10 @@ const PARTS: Record<string, SpanPart> = {
   evaluate: 'host',
   processor_probe: 'host',
   decide: 'host',
+  in_flight: 'host',
 }
+/** The span that tells of it: how much in `tokens`, its cap in `length_squares`. */
+const TOLD_BY: Record<Holding, string> = { slots: 'wait_input', activations: 'decide', bytes: 'in_flight' }
 const WAITS = /^wait_|_(send|recv)$|^(all_reduce|all_gather|reduce_scatter|broadcast|all_to_all|barrier|grad_sync)$/
 
 export function partOf(name: string): SpanPart {
@@ -109,14 +120,16 @@ function laneOf(events: TraceEvent[], label: string): Lane {
     return { name, part: partOf(name), start, end, microbatch, depth: around.length - 1 }
   })
   const [{ pid, tid }] = events
-  return { rank: pid, stream: tid, label, spans, depths: Math.max(...spans.map(({ depth }) => depth)) + 1, ...heldOf(sorted) }
+  return { rank: pid, stream: tid, label, spans, depths: Math.max(...spans.map(({ depth }) => depth)) + 1, lines: linesOf(sorted) }
 }
 
-function heldOf(sorted: readonly TraceEvent[]): Pick<Lane, 'held' | 'cap'> {
-  const told = sorted.filter(({ name }) => name === 'wait_input' || name === 'decide')
-  const held = told.map(({ ts = 0, args }) => ({ at: ts / 1e6, count: countOf(args?.tokens) }))
-  const cap = Math.max(0, ...told.map(({ name, args }) => (name === 'decide' ? countOf(args?.length_squares) : 0)))
-  return { held, cap: cap || null }
+function linesOf(sorted: readonly TraceEvent[]): HeldLine[] {
+  return (Object.keys(TOLD_BY) as Holding[]).flatMap((of) => {
+    const told = sorted.filter(({ name }) => name === TOLD_BY[of])
+    if (!told.length) return []
+    const held = told.map(({ ts = 0, args }) => ({ at: ts / 1e6, count: countOf(args?.tokens) }))
+    return [{ of, held, cap: Math.max(0, ...told.map(({ args }) => countOf(args?.length_squares))) || null }]
+  })
 }
 
 function countOf(value: unknown): number {

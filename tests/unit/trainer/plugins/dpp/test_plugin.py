@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline.orders import all_stages
@@ -15,6 +16,7 @@ from megatronapp.trainer import arguments
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.plugins.base import Preparation
 from megatronapp.trainer.plugins.dpp import DppPlugin
+from megatronapp.trainer.plugins.dpp.plugin import THEIRS, UNPROVEN, WHOLE
 from megatronapp.trainer.plugins.dpp.policies import Policies
 from megatronapp.trainer.worlds import World
 from tests.support.training import TINY
@@ -89,6 +91,22 @@ def test_w_is_put_off_where_transformer_engine_can(monkeypatch: pytest.MonkeyPat
     else:
         with pytest.raises(UsageError, match="transformer_engine before its version"):
             prepared(flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("", []),
+        (THEIRS, [WHOLE]),
+        (f"{THEIRS} --dpp-policy interleaved", [UNPROVEN]),
+        (f"{THEIRS} --dpp-policy interleaved --dpp-no-split", [WHOLE]),
+    ],
+)
+def test_transformer_engine_puts_w_off_where_a_policy_is_named(flags: str, told: list[str]) -> None:
+    with capture_logs() as logs:
+        prepared(f"{ASKED} {flags}")
+
+    assert [entry["wgrad"] for entry in logs if entry["event"] == "dpp_transformer_engine"] == told
 
 
 def test_an_order_of_v_placement_is_refused_since_ranks_hold_their_parts_in_loops(tmp_path: Path) -> None:

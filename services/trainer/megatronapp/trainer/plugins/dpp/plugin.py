@@ -44,6 +44,8 @@ first waits at most. Chosen by that, not measured on GPUs."""
 
 
 THEIRS = "--transformer-impl transformer_engine"
+UNPROVEN = "put off by Transformer Engine, which was never run here: compare the losses with a run without --use-dpp"
+WHOLE = "computed in its backward pass, as without --use-dpp; a --dpp-policy that is named puts it off where it can"
 
 
 class DppPlugin(Plugin):
@@ -101,6 +103,8 @@ class DppPlugin(Plugin):
         policies = _policies(args, sizes.pipeline, sizes.virtual or 1, sizes.microbatches)  # refused before the start
         if policies.layout.split:
             _refuse_what_is_not_split(args)
+        if _of_transformer_engine(args) and preparation.environment.rank == 0:
+            log.warning("dpp_transformer_engine", wgrad=UNPROVEN if policies.layout.split else WHOLE)
         lane = "" if args.dpp_transport == LANES[0] else args.dpp_transport
         return replace(preparation, p2p_transport="native", p2p_lane=lane, p2p_in_flight_bytes=IN_FLIGHT_BYTES)
 
@@ -209,7 +213,7 @@ def _refuse_without_switch(args: argparse.Namespace) -> None:
 
 def _whole(args: argparse.Namespace) -> dict[str, bool]:
     """What there is in a run that leaves every W in its B. Transformer Engine's layers put off all of it or none: W
-    hides no collective then, and what is recomputed for it would be held."""
+    hides no collective then, and what is recomputed for it would be held. Who names no policy gets what was run."""
     theirs = _of_transformer_engine(args)
     return {
         "--dpp-no-split": args.dpp_no_split,
@@ -217,6 +221,7 @@ def _whole(args: argparse.Namespace) -> dict[str, bool]:
         f"{THEIRS} and --tensor-model-parallel-size": theirs and args.tensor_model_parallel_size > 1,
         f"{THEIRS} and --recompute-granularity": theirs and args.recompute_granularity is not None,
         f"{THEIRS} before its version 2.3": theirs and not puts_off_wgrad(),
+        f"{THEIRS} and --dpp-policy {AUTO}": theirs and args.dpp_policy == AUTO,
     }
 
 

@@ -66,7 +66,6 @@ class RecomputeStep(Step):
         self._posted_inputs: dict[Operation, tuple[list[Pending], torch.Tensor]] = {}
 
     def _next(self) -> Operation:
-        self._post_receives()
         return self.policy.following()
 
     def _post_until(self, kind: Kind, chunk: int) -> int:

@@ -106,7 +106,7 @@ class Link:
     def wait_received(self, pending: Pending) -> None:
         """On a GPU the current stream waits, on a CPU this thread."""
         if pending.handle.cuda:
-            self._guarded(ReceiveHandle(pending.handle, self._engine, lambda _: None).wait)
+            self._guarded(ReceiveHandle(pending.handle, self._engine, {}).wait)
         else:
             self._guarded(self._wait, pending)
 

@@ -34,6 +34,7 @@ class Operation(IntEnum):
     GC = auto()
     PROCESSOR_PROBE = auto()
     DECIDE = auto()
+    IN_FLIGHT = auto()
     WAIT_INPUT = auto()
     WAIT_LINEARS = auto()
     WAIT_WEIGHTS = auto()
@@ -83,6 +84,7 @@ _HOST = _WAITS | frozenset(
         Operation.GC,
         Operation.PROCESSOR_PROBE,
         Operation.DECIDE,
+        Operation.IN_FLIGHT,
     }
 )
 _PHASES = frozenset({Operation.STEP, Operation.GRAD_SYNC, Operation.EVALUATE})

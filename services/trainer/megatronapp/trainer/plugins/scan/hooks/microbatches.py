@@ -8,14 +8,14 @@ the ids are right under every schedule, a plug-in's own included.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from megatronapp.trainer.patches import Patches
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 
 if TYPE_CHECKING:
-    from megatronapp.trainer.pipeline.dynamic_step import Step
+    from megatronapp.trainer.pipeline.dynamic_step import AnyOrderTransport, Step
     from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 
 NOWHERE = (-1, -1)
@@ -101,9 +101,17 @@ class MicrobatchHooks:
             self._probe.recorder.begin(Operation.DECIDE)
             chosen = function(step)
             self._probe.recorder.end_work(held, cap)
+            self._tell_in_flight(cast("AnyOrderTransport", step.messages.transport))
             return chosen
 
         return decide
+
+    def _tell_in_flight(self, transport: AnyOrderTransport) -> None:
+        """Where bytes under way are limited."""
+        sent_bytes, cap = transport.in_flight()
+        if cap:
+            self._probe.recorder.begin(Operation.IN_FLIGHT)
+            self._probe.recorder.end_work(sent_bytes, cap)
 
     def _enter(self, where: tuple[int, int], operation: Operation) -> None:
         self._probe.microbatch = where[0]
