@@ -18,6 +18,7 @@ from megatronapp.core.findings import Finding
 from megatronapp.core.findings_store import FindingsStore, MemoryBackend
 from megatronapp.core.logging import get_logger
 from megatronapp.core.quarantine import Quarantine
+from megatronapp.core.trace.columns import Columns
 from megatronapp.core.trace.senders import sender_of
 from megatronapp.core.trace.validate import check_sent
 from megatronapp.core.trace.values import Identity
@@ -216,19 +217,21 @@ class Detector:
         try:
             message.ParseFromString(value)
             who = sender_of(message.sender)
-            kind = check_sent(who, message)
+            kind, columns = check_sent(who, message)
         except (DecodeError, DataError) as error:
             self._set_aside(value, error)
             return 0
         if not self._suspensions.covers(who.run, who.job, who.attempt):
-            self._judge(value, message, kind, who)
+            self._judge(value, message, who, kind, columns)
         return message.received_unix_ns
 
-    def _judge(self, value: bytes, message: trace_pb2.SentMessage, kind: str | None, who: Identity) -> None:
+    def _judge(
+        self, value: bytes, message: trace_pb2.SentMessage, who: Identity, kind: str | None, columns: Columns
+    ) -> None:
         """Judge a message that may be true. Whatever it makes fail is its own job's trouble."""
         run = who.run
         try:
-            if news := self._engines.take(who, message, kind):
+            if news := self._engines.take(who, message, kind, columns):
                 self._note(news)
             if run in self._awaited:
                 self._take_over(run)

@@ -9,11 +9,12 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.trace.columns import NO_COLUMNS, Columns, summary_columns
 from megatronapp.core.trace.membership import Process
 from megatronapp.detector.members import Member
 from megatronapp.detector.rewinds import Rewinds
 from megatronapp.detector.steps import Group, RankTable, StepTable
-from megatronapp.detector.tabulate import Arrived, Groups, is_understood, rank_table, tabulate
+from megatronapp.detector.tabulate import Arrived, Groups, rank_table, tabulate
 from megatronapp.v1 import trace_pb2
 
 NS = 1e-9
@@ -72,15 +73,16 @@ class Assembler:
         self._groups = Groups([])
         """Of the newest step."""
 
-    def feed(self, process: Process, message: AnyMessage) -> list[StepTable]:
-        """Take one message of a rank's process; returns the steps that it completes."""
+    def feed(self, process: Process, message: AnyMessage, columns: Columns = NO_COLUMNS) -> list[StepTable]:
+        """Take one message of a rank's process; returns the steps that it completes. columns: a summary's, where they
+        are known."""
         body = message.message
         if body.HasField("hello"):
             self._apply_hello(process, body.hello)
         member = self.member(process)
         if member is None or not body.HasField("summary") or member.repeats(body.seq):
             return []
-        return self._take(member, message) + self._complete()
+        return self._take(member, message, columns) + self._complete()
 
     def member(self, process: Process) -> Member | None:
         """None where the process's Hello has not come."""
@@ -105,7 +107,7 @@ class Assembler:
         self.world = max(self.world, process.placement.sizes.world)
         self._ranks = None
 
-    def _take(self, member: Member, message: AnyMessage) -> list[StepTable]:
+    def _take(self, member: Member, message: AnyMessage, columns: Columns) -> list[StepTable]:
         """Returns the steps of before, if the job has gone back with this message."""
         body, rank = message.message, member.process.rank
         summary = body.summary
@@ -113,6 +115,7 @@ class Assembler:
         member.missed = 0
         arrived = Arrived(
             summary,
+            _understood(summary) if columns is NO_COLUMNS else columns,
             message.received_unix_ns,
             float(summary.start_ns + message.clock_offset_ns) if message.clock_error_ns >= 0 else np.nan,
         )
@@ -201,17 +204,11 @@ class Assembler:
                 member.missed += 1
         self._emitted = step
         self._needed = len(self._expected())
-        table = self._tabulate(step, arrived)
+        understood = {rank: each for rank, each in arrived.items() if each.columns is not NO_COLUMNS}
+        self.invalid += len(arrived) - len(understood)
+        table = self._table(step, understood)
         self._step_seconds = float(np.nanmax(table.duration))
         return table
-
-    def _tabulate(self, step: int, arrived: dict[int, Arrived]) -> StepTable:
-        try:
-            return self._table(step, arrived)
-        except DataError:
-            understood = {rank: each for rank, each in arrived.items() if is_understood(each.summary)}
-            self.invalid += len(arrived) - len(understood)
-            return self._table(step, understood)
 
     def _table(self, step: int, arrived: dict[int, Arrived]) -> StepTable:
         order = self.ranks.rank.tolist()
@@ -224,3 +221,11 @@ class Assembler:
         if self._ranks is None:
             self._ranks = rank_table(self.members)
         return self._ranks
+
+
+def _understood(summary: trace_pb2.StepSummary) -> Columns:
+    """The summary's columns; NO_COLUMNS where it can't be understood."""
+    try:
+        return summary_columns(summary)
+    except DataError:
+        return NO_COLUMNS

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 
 from megatronapp.core.findings import Cause, Finding, Kind
+from megatronapp.core.trace.columns import NO_COLUMNS, Columns
 from megatronapp.core.trace.membership import Membership, Process
 from megatronapp.core.trace.values import Identity
 from megatronapp.detector import profiles
@@ -64,9 +65,14 @@ class Engine:
         return self.take(message.identity, as_sent(message), message.message.WhichOneof("body"))
 
     def take(
-        self, sender: Identity | trace_pb2.Identity, message: trace_pb2.SentMessage, kind: str | None
+        self,
+        sender: Identity | trace_pb2.Identity,
+        message: trace_pb2.SentMessage,
+        kind: str | None,
+        columns: Columns = NO_COLUMNS,
     ) -> list[Finding]:
-        """The same of a message whose sender and kind are known, and which must not change afterwards."""
+        """The same of a message whose sender and kind are known, and which must not change afterwards. columns: those
+        of a summary, where they are known, too."""
         now, body = message.received_unix_ns, message.message
         process = self.membership.take(sender, body, kind, now, lost=message.lost)
         if process is None:
@@ -77,7 +83,7 @@ class Engine:
             changed = self._hang(process, now)
         if kind == "heartbeat":
             return changed + self._beat(process, body, now)
-        return changed + self._judge(self.assembler.feed(process, message), now)
+        return changed + self._judge(self.assembler.feed(process, message, columns), now)
 
     def tick(self, unix_ns: int) -> list[Finding]:
         """Let time pass: steps that have waited long enough for a rank are judged without it."""
@@ -219,12 +225,16 @@ class Engines:
         return self.take(message.identity, as_sent(message), message.message.WhichOneof("body"))
 
     def take(
-        self, who: Identity | trace_pb2.Identity, message: trace_pb2.SentMessage, kind: str | None
+        self,
+        who: Identity | trace_pb2.Identity,
+        message: trace_pb2.SentMessage,
+        kind: str | None,
+        columns: Columns = NO_COLUMNS,
     ) -> list[Finding]:
-        """The same of a message whose sender and kind are known, and which must not change afterwards."""
+        """The same of a message of which as much is known as Engine.take asks for."""
         engine = self._engines.get(who.run)
         if engine is not None and who.attempt == engine.attempt and who.job == engine.job:
-            return engine.take(who, message, kind)
+            return engine.take(who, message, kind, columns)
         if engine is not None and (who.attempt < engine.attempt or who.job != engine.job):
             return []
         changed: list[Finding] = []
@@ -235,7 +245,7 @@ class Engines:
         gate = self.gates.of(who.job)
         engine = Engine(who.run, who.job, who.attempt, self._start_patience_seconds, gate, inherited)
         self._engines[who.run] = engine
-        return changed + engine.take(who, message, kind)
+        return changed + engine.take(who, message, kind, columns)
 
     def drop(self, run: str) -> Engine | None:
         """Forget a run that goes on elsewhere; returns its engine."""

@@ -8,8 +8,7 @@ from operator import is_
 
 import numpy as np
 
-from megatronapp.core.errors import DataError
-from megatronapp.core.trace import columns
+from megatronapp.core.trace.columns import Column, Columns, joined_summaries
 from megatronapp.detector.members import Member
 from megatronapp.detector.steps import Floats, Group, Ints, RankTable, Rows, StepTable
 from megatronapp.v1 import trace_pb2
@@ -22,6 +21,8 @@ class Arrived:
     """A rank's summary of one step."""
 
     summary: trace_pb2.StepSummary
+    columns: Columns
+    """NO_COLUMNS: the summary can't be understood."""
     received_unix_ns: int
     start_ns: float
     """Job time, nan where the rank's clock is not aligned."""
@@ -35,8 +36,7 @@ def tabulate(
     groups: Groups,
     world: int,
 ) -> StepTable:
-    """One step's summaries as arrays. `groups`: of those that arrived; `world`: how many ranks there should be. Raises
-    DataError when a summary can't be understood."""
+    """One step's summaries as arrays. `groups`: of those that arrived; `world`: how many ranks there should be."""
     order = ranks.rank.tolist()
     present = [(i, arrived[rank], members[rank]) for i, rank in enumerate(order) if rank in arrived]
     names = _Names()
@@ -56,7 +56,7 @@ def tabulate(
         virtual_stages=max((m.process.placement.sizes.virtual_pipeline for _, _, m in present), default=1) or 1,
         peak_activations=max((s.peak_activations for s in summaries), default=0),
         orders=_orders(ranks, [(i, a.summary.order) for i, a, _ in present if a.summary.order]),
-        phases=frozenset(int(p) for s in summaries for p in s.phases),
+        phases=frozenset().union(*[s.phases for s in summaries]),
         received_unix_ns=_first(arrived),
         reduces_beside=any(m.reduces_beside for _, _, m in present),
         nccl=tuple((order[i], a.summary.nccl) for i, a, _ in present if a.summary.nccl),
@@ -118,9 +118,10 @@ class Groups:
 
 
 def _rows(present: list[tuple[int, Arrived, Member]], names: _Names, groups: Groups) -> Rows:
-    counts = np.array([arrived.summary.rows for _, arrived, _ in present], np.int64)
-    whole = columns.joined_summaries([arrived.summary for _, arrived, _ in present])
-    operation = _translated(whole["name"], counts, [names.lookup(tuple(a.summary.names)) for _, a, _ in present])
+    tables = [arrived.columns for _, arrived, _ in present]
+    counts = np.array([table.rows for table in tables], np.int64)
+    whole = joined_summaries(tables)
+    operation = _translated(whole["name"], counts, [names.lookup(table.names) for table in tables])
     communicator = _translated(whole["communicator"], counts, groups.lookups)
     names.kinds |= _kinds(operation, whole["kind"], names)
 
@@ -155,15 +156,7 @@ def _rows(present: list[tuple[int, Arrived, Member]], names: _Names, groups: Gro
     )
 
 
-def is_understood(summary: trace_pb2.StepSummary) -> bool:
-    try:
-        columns.summary_columns(summary)
-    except DataError:
-        return False
-    return True
-
-
-def _translated(column: columns.Column, counts: Ints, lookups: list[Ints]) -> Ints:
+def _translated(column: Column, counts: Ints, lookups: list[Ints]) -> Ints:
     """Each message's indices, looked up in its own table; what lies behind a table's end finds its last entry."""
     sizes = np.array([len(lookup) for lookup in lookups], np.int64)
     begins = np.cumsum(sizes) - sizes
@@ -173,11 +166,11 @@ def _translated(column: columns.Column, counts: Ints, lookups: list[Ints]) -> In
     return found
 
 
-def _kinds(name: Ints, kind: columns.Column, names: _Names) -> dict[str, int]:
-    """The kind of each name that a row has."""
-    used, rows = np.unique(name, return_index=True)
-    texts = list(names.numbers)
-    return {texts[number]: int(value) for number, value in zip(used, kind[rows], strict=True)}
+def _kinds(name: Ints, kind: Column, names: _Names) -> dict[str, int]:
+    """The kind of each name that a row has, as the first of them says."""
+    kinds = np.full(len(names.numbers), -1, np.int64)
+    kinds[name[::-1]] = kind[::-1]
+    return {text: value for text, value in zip(names.numbers, kinds.tolist(), strict=True) if value >= 0}
 
 
 def rank_table(members: dict[int, Member]) -> RankTable:

@@ -5,6 +5,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.trace.columns import NO_COLUMNS
 from megatronapp.core.trace.senders import sender_of
 from megatronapp.core.trace.validate import check_sent
 from megatronapp.core.trace.values import Identity
@@ -118,5 +119,5 @@ def test_what_is_not_read_of_a_heartbeat_is_not_checked_either_and_stays_in_the_
 
     message = trace_pb2.SentMessage.FromString(sent)
 
-    assert check_sent(WHO, message) == "heartbeat"
+    assert check_sent(WHO, message) == ("heartbeat", NO_COLUMNS)
     assert trace_pb2.RankMessage.FromString(message.SerializeToString()).message.heartbeat == beat

@@ -124,7 +124,7 @@ class Columns(Mapping[str, Column]):
     Indexing gives an array of `rows` entries in the column's own type; `sent` what came, and costs nothing.
     """
 
-    __slots__ = ("_came", "_dtypes", "base_ns", "layout", "rows")
+    __slots__ = ("_dtypes", "base_ns", "came", "layout", "names", "rows")
 
     def __init__(
         self,
@@ -133,18 +133,22 @@ class Columns(Mapping[str, Column]):
         rows: int,
         base_ns: int = 0,
         beside: Mapping[str, Data] = NOTHING,
+        names: tuple[str, ...] = (),
     ) -> None:
-        """beside: columns that are not in the message (skim.py)."""
+        """beside: columns that are not in the message (skim.py). names: what its rows' names are indices of, where
+        somebody will ask for them."""
         if rows > MAX_ROWS:
             raise DataError(f"a message holds {rows} rows; at most {MAX_ROWS} are accepted")
         self.rows = rows
+        self.names = names
         self.base_ns = base_ns
         self._dtypes = dtypes
         of_summary = dtypes is SUMMARY_DTYPES
         came: tuple[Data, ...] = (_OF_SUMMARY if of_summary else _OF_SPANS)(message)
         if beside:
             came = tuple(beside.get(name) or data for name, data in zip(dtypes, came, strict=True))
-        self._came = came
+        self.came = came
+        """The bytes of all columns, in the order of the types."""
         self.layout = _layout(of_summary, rows, tuple(map(len, came)))
 
     def __getitem__(self, name: str) -> Column:
@@ -166,7 +170,7 @@ class Columns(Mapping[str, Column]):
     def data(self, name: str) -> Data:
         """The column's bytes as they came; empty: none everywhere."""
         place = self.layout.places.get(name)
-        return b"" if place is None else self._came[place]
+        return b"" if place is None else self.came[place]
 
     def sent(self, name: str) -> Column | None:
         """The column as narrow as it came, times counted from base_ns; None: none everywhere."""
@@ -224,31 +228,22 @@ def spread(values: Sequence[int], rows: Sequence[int], dtype: npt.DTypeLike) -> 
     return out
 
 
-def joined_summaries(summaries: Sequence[trace_pb2.StepSummary]) -> dict[str, Column]:
-    """All columns of many summaries, one behind the other: what summary_columns gives of each, in a fraction of the
-    time. Raises DataError when one of them can't be understood; summary_columns tells which."""
-    rows = np.array([summary.rows for summary in summaries], np.int64)
-    if len(rows) and rows.max() > MAX_ROWS:
-        raise DataError(f"a message holds {rows.max()} rows; at most {MAX_ROWS} are accepted")
-    sent = zip(*map(_OF_SUMMARY, summaries), strict=True) if summaries else repeat((), len(SUMMARY_DTYPES))
-    table = {
+def joined_summaries(tables: Sequence[Columns]) -> dict[str, Column]:
+    """All columns of many summaries, one behind the other."""
+    rows = np.array([table.rows for table in tables], np.int64)
+    sent = zip(*[table.came for table in tables], strict=True) if tables else repeat((), len(SUMMARY_DTYPES))
+    return {
         name: _join(data, rows, name, dtype) for (name, dtype), data in zip(SUMMARY_DTYPES.items(), sent, strict=True)
     }
-    names = np.repeat(np.array([len(summary.names) for summary in summaries], np.int64), rows)
-    if (table["name"] >= names).any():
-        raise DataError("a row names an entry behind its table of names")
-    return table
 
 
 def _join(data: Sequence[Data], rows: npt.NDArray[np.int64], name: str, dtype: Dtype) -> Column:
-    """The values of one column of messages with that many rows each. Raises DataError for a wrong length."""
+    """The values of one column of messages with that many rows each."""
     if not any(data):
         return np.full(rows.sum(), NONE.get(name, 0), dtype)
     lengths = np.array(list(map(len, data)), np.int64)
     widths = lengths // np.maximum(rows, 1)
     kinds = set(widths[rows > 0].tolist())
-    if (widths * rows != lengths).any() or not kinds <= {0, *_WIDTHS[: _WIDTHS.index(dtype.itemsize) + 1]}:
-        raise DataError(f"the length of column {name} does not fit its rows")
     if len(kinds) == 1:
         return np.frombuffer(b"".join(data), _narrow_type(dtype.kind, kinds.pop())).astype(dtype)
     out: Column = np.full(rows.sum(), NONE.get(name, 0), dtype)
@@ -271,10 +266,11 @@ def span_columns(batch: trace_pb2.TraceBatch, offset_ns: int = 0, beside: Mappin
     return columns
 
 
-def summary_columns(summary: trace_pb2.StepSummary) -> Columns:
-    """The summary's columns, each of `summary.rows` rows. Raises DataError as span_columns does."""
-    columns = Columns(summary, SUMMARY_DTYPES, summary.rows)
-    _check_names(columns, len(summary.names))
+def summary_columns(summary: trace_pb2.StepSummary, names: tuple[str, ...] | None = None) -> Columns:
+    """The summary's columns, each of `summary.rows` rows. names: the summary's, where they are known. Raises DataError
+    as span_columns does."""
+    columns = Columns(summary, SUMMARY_DTYPES, summary.rows, names=tuple(summary.names) if names is None else names)
+    _check_names(columns, len(columns.names))
     return columns
 
 

@@ -60,6 +60,8 @@ MAX_KEPT_HEARTBEAT_BYTES = 64 << 10
 
 MAX_KEPT_NAMES = 4096
 """Of runs, with their jobs, that were found plausible; a message of another one costs a microsecond more."""
+MAX_KEPT_TABLES, MAX_KEPT_TABLE = 128, 64
+"""Tables of operations' names that were found plausible, and names of each: the ranks of a stage tell the same."""
 MAX_KEPT_SENDERS = 1 << 17
 """Processes that were found plausible, 0.4 KiB each with names of usual length, and 1.5 KiB where the longest names are
 each one's own: 50 to 190 MiB in all, of eight jobs of 16,384 ranks. A message of another one costs some microseconds

@@ -103,19 +103,18 @@ def check_rank_message(message: trace_pb2.RankMessage) -> None:
 
 def check_sent(
     sender: Identity | trace_pb2.Identity, message: trace_pb2.RankMessage | trace_pb2.SentMessage
-) -> str | None:
+) -> tuple[str | None, Columns]:
     """The same for a message whose sender was checked, but for what a SentHeartbeat's frontiers tell; returns its kind,
-    None where it has no body. Raises DataError."""
+    None where it has no body, and its columns, as `understand` does. Raises DataError."""
     body = message.message
     if not _rank_message_holds(message):
         _RANK_MESSAGE.check(message)
     kind: str | None = body.WhichOneof("body")
     if kind is None and message.lost:
-        return None
+        return None, NO_COLUMNS
     if kind == "hello" and body.hello.HasField("identity") and _WHO(body.hello.identity) != _WHO(sender):
         raise _identity("a Hello of another rank than the message's sender")
-    _understand(body, kind)
-    return kind
+    return _understand(body, kind)
 
 
 def understand(message: trace_pb2.TraceMessage, beside: Mapping[str, Data] = NOTHING) -> tuple[str, Columns]:
@@ -196,8 +195,7 @@ def _batch_fields(batch: trace_pb2.TraceBatch) -> None:
 
 def _summary(summary: trace_pb2.StepSummary) -> Columns:
     _summary_fields(summary)
-    _names(summary.names)
-    columns = summary_columns(summary)
+    columns = summary_columns(summary, _names(summary.names))
     if columns.rows and columns.empty:
         raise ImplausibleError("rows", f"a summary of {columns.rows} rows without any column")
     _check_columns(columns)
@@ -231,9 +229,17 @@ def _recipe(recipe: trace_pb2.Recipe) -> None:
         check_texts(f"value of a {what}", [each.value for each in settings], limits.MAX_SETTING)
 
 
-def _names(names: Sequence[str]) -> None:
+def _names(names: Sequence[str]) -> tuple[str, ...]:
+    """The same names, of which those of one table are kept once."""
     check_count("names", len(names), limits.MAX_NAMES)
+    few = len(names) <= limits.MAX_KEPT_TABLE
+    return _plausible_names(tuple(names)) if few else _plausible_names.__wrapped__(tuple(names))
+
+
+@lru_cache(maxsize=limits.MAX_KEPT_TABLES)
+def _plausible_names(names: tuple[str, ...]) -> tuple[str, ...]:
     check_texts("name", names, limits.MAX_NAME)
+    return names
 
 
 def _check_columns(columns: Columns) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import numpy as np
 import numpy.typing as npt
 
@@ -48,51 +46,52 @@ def waited_for_untold(table: StepTable) -> Floats:
     for the wait falls to whichever they come to first. nan: in no such one, or another of its members has not told
     either.
     """
-    ranks, (cells, spent) = table.ranks, _spent(table)
-    waited = np.full(len(ranks), np.nan)
-    for groups in _by_members(table):
-        members = _members(table, groups[0])
-        if members is not None and (ranks.pipeline[members] == ranks.pipeline[members[0]]).all():
-            cell = np.array(groups)[:, None] * len(ranks) + members
-            place = np.minimum(np.searchsorted(cells, cell), len(cells) - 1)
-            reported = cells[place] == cell
-            seconds = np.where(reported, spent[place], 0.0).sum(axis=0)
-            waited[members] = _least_of_others(np.where(reported.any(axis=0), seconds, np.nan))
+    n, (alike, number) = len(table.ranks), _alike(table)
+    cells, spent = _spent(table, number)
+    waited = np.full(n, np.nan)
+    for size in sorted({len(each) for each in alike if len(each) > 1}, reverse=True):
+        of_size = [place for place, each in enumerate(alike) if len(each) == size]
+        members, of_one_stage = _members(table, [alike[place] for place in of_size])
+        cell = np.array(of_size)[of_one_stage, None] * n + members
+        place = np.minimum(np.searchsorted(cells, cell), len(cells) - 1)
+        waited[members] = _least_of_others(np.where(cells[place] == cell, spent[place], np.nan))
     return waited
 
 
-def _by_members(table: StepTable) -> list[list[int]]:
-    """The communicators, those of the same members together; large ones first."""
-    alike = defaultdict[frozenset[int], list[int]](list)
-    for group, communicator in enumerate(table.communicators):
-        alike[frozenset(communicator.ranks)].append(group)
-    return sorted(alike.values(), key=lambda groups: -len(table.communicators[groups[0]].ranks))
+def _alike(table: StepTable) -> tuple[list[frozenset[int]], Ints]:
+    """The members of the communicators, each set once, and of each communicator which of them it has."""
+    numbers = dict[frozenset[int], int]()
+    number = [numbers.setdefault(frozenset(each.ranks), len(numbers)) for each in table.communicators]
+    return list(numbers), np.array(number, np.int64)
 
 
-def _members(table: StepTable, group: int) -> Ints | None:
-    """Indices of a communicator's ranks; None where it has one alone, or one that is not known or named twice."""
-    known, named = table.ranks.rank, np.sort(np.array(table.communicators[group].ranks, np.int64))
-    places = np.searchsorted(known, named)
-    if len(named) < 2 or places[-1] == len(known) or (known[places] != named).any() or (named[1:] == named[:-1]).any():
-        return None
-    return places
+def _members(table: StepTable, alike: list[frozenset[int]]) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Indices of the ranks of sets of one size, for those that stand in one pipeline stage, and which these are. Of a
+    rank that is not known no stage is either."""
+    known, named = table.ranks.rank, np.sort(np.array([list(each) for each in alike], np.int64), axis=1)
+    places = np.minimum(np.searchsorted(known, named), len(known) - 1)
+    stage = table.ranks.pipeline[places]
+    used = (known[places] == named).all(axis=1) & (stage == stage[:, :1]).all(axis=1)
+    return places[used], used
 
 
-def _spent(table: StepTable) -> tuple[Ints, Floats]:
-    """Seconds in collectives of each communicator and rank, which stand as one number; ascending, one at least."""
+def _spent(table: StepTable, number: Ints) -> tuple[Ints, Floats]:
+    """Seconds in collectives of each set of members and rank, which stand as one number; ascending, one at least.
+    number: of each communicator, its set."""
     rows = table.rows
     mine = (table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE) & (rows.communicator >= 0)
     if not mine.any():
         return np.full(1, -1), np.full(1, np.nan)
-    cells, cell = np.unique(rows.communicator[mine] * len(table.ranks) + rows.rank[mine], return_inverse=True)
+    cells, cell = np.unique(number[rows.communicator[mine]] * len(table.ranks) + rows.rank[mine], return_inverse=True)
     spent: Floats = np.bincount(cell, rows.duration[mine]).astype(np.float64)
     return cells.astype(np.int64), spent
 
 
 def _least_of_others(values: Floats) -> Floats:
-    """For each value the least of the others; nan where one of them is."""
+    """For each value the least of the others in its row; nan where one of them is."""
     unknown = np.isnan(values)
     filled = np.where(unknown, np.inf, values)
-    least, second = np.partition(filled, 1)[:2]
-    others_unknown = unknown.sum() - unknown
+    ordered = np.partition(filled, 1, axis=1)
+    least, second = ordered[:, :1], ordered[:, 1:2]
+    others_unknown = unknown.sum(axis=1, keepdims=True) - unknown
     return np.where(others_unknown > 0, np.nan, np.where(filled == least, second, least))
