@@ -2,6 +2,7 @@
 How often noise alone raises an alarm, and in how many steps a link that is slower does. Seeds are those for tuning.
 
 python -m bench.scale.links [--ranks 4096] [--rank-steps 1e8] [--steps 60] [--trials 40] [--first 0] [--memory 0.9]
+python -m bench.scale.links --ranks 4 --layouts plain --rank-steps 144e3 --steps 600 --memory 0.95
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from bench.scale.intervals import poisson
 from bench.scale.layout import Layout
 from bench.scale.noise import Beside
-from bench.scale.scenarios import layouts
+from bench.scale.scenarios import LARGE, LAYOUTS, layouts
 from bench.scale.seeds import generator, seeds
 from megatronapp.detector import profiles
 from megatronapp.detector.judge import monitor_of
@@ -115,8 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     known.add_argument("--trials", type=int, default=40, help="of each ratio")
     known.add_argument("--first", type=int, default=0, help="seeds to leave out; default 0")
     known.add_argument("--memory", type=float, default=0.0, help="correlation of a transfer's neighbouring steps")
+    known.add_argument("--layouts", choices=sorted(LAYOUTS), default=LARGE, help="plain: of a few ranks, too")
     wanted = known.parse_args(argv)
-    shapes = layouts(wanted.ranks)
+    shapes = layouts(wanted.ranks, kind=wanted.layouts)
     jobs = max(1, int(np.ceil(wanted.rank_steps / wanted.ranks / wanted.steps)))
     healthy = seeds(jobs, first=wanted.first)
     alarms = [false_alarms(shapes[seed % len(shapes)], seed, wanted.steps, wanted.memory) for seed in healthy]
