@@ -128,6 +128,7 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--every", type=_positive, default=1, help="make every so-many-th case alone; record likewise")
     known.add_argument("--result", action="store_true", help="seeds for results; default: those for tuning")
     known.add_argument("--round", type=int, default=RESULT_ROUND, help=f"of --result's seeds; default {RESULT_ROUND}")
+    known.add_argument("--small", action="store_true", help="record each kind of fault once or twice, on processors")
     known.add_argument("--gpus", type=int, choices=(2, 4), help="record on so many GPUs, not on processors")
     known.add_argument(
         "--within", type=_positive, help="seconds in which --gpus records what it can; default: all of it"
@@ -161,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             if options.gpus:
                 return record.on_gpus(options.folder, options.gpus, options.within)
-            return record.main(options.folder, options.every)
+            return record.small(options.folder) if options.small else record.main(options.folder, options.every)
         return judge(options.folder, options) if options.what in ("score", "all") else 0
     except (DataError, UsageError, ValueError) as error:
         known.error(str(error))

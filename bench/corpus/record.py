@@ -3,6 +3,7 @@ four on its GPUs.
 
     python -m bench.corpus record FOLDER            # all of them: a night of two cores that do nothing else
     python -m bench.corpus record FOLDER --every 20
+    python -m bench.corpus record FOLDER --small    # each kind once or twice, a long clean one: twenty minutes, packed
     python -m bench.corpus record FOLDER --gpus 4   # some twenty seconds a case; two at once, of two GPUs each
 
 A case that is there already is left alone, so that a run that was ended goes on where it was.
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import yaml
 
-from bench.corpus import gpus
+from bench.corpus import gpus, places
 from bench.corpus.case import LABEL, TRACES, Injected, Label, Source, find, pack, write_label
 from bench.corpus.outside import FromOutside
 from megatronapp.core.errors import DataError
@@ -35,6 +36,7 @@ from tests.faults.rank import main as rank_main
 from tests.support.ports import free_port
 
 CLEAN_STEPS, FAULT_STEPS = 120, 60
+LONG_CLEAN_STEPS = 400
 POLL_SECONDS = 0.5
 CASE_SECONDS = 25.0
 """Of one on GPUs, at most: none begins that would not be over in time."""
@@ -52,11 +54,13 @@ class Kit:
     standing_seconds: float
     """A job in which nothing moves is recorded for so long."""
     start_seconds: float
+    clean_steps: int = CLEAN_STEPS
     devices: str = ""
     """The GPUs, as CUDA_VISIBLE_DEVICES has them; empty: all, or none."""
 
 
 CPUS = Kit(WORLD, MODEL, ALL_LAYOUTS, standing_seconds=40.0, start_seconds=300.0)
+SMALL_SET = replace(CPUS, clean_steps=LONG_CLEAN_STEPS)
 TWO_GPUS = Kit(2, gpus.WIDE.split(), gpus.PAIRS, standing_seconds=14.0, start_seconds=60.0)
 FOUR_GPUS = Kit(4, gpus.WIDE.split(), gpus.FOURS, standing_seconds=14.0, start_seconds=60.0)
 
@@ -71,8 +75,34 @@ def cases() -> list[Case]:
     return found
 
 
+SMALL = (
+    "DP4 sharded optimizer: skip_collective",
+    "DP4 sharded optimizer: wrong_order",
+    "PP2 x DP2: hang on 1",
+    "EP2 x DP4: hang on 3",
+    "DP4: slow_compute x1.2 on 1",
+    "PP2 x DP2: slow_compute x1.4 on 0",
+    "TP2 x DP2: host_stall 0.15 s on 1",
+    "DP4: data_stall 0.15 s on 0",
+    "PP4 (DP1): late_link 0.06 s on 3",
+    "PP2 x DP2: slow_compute x1.4 on 0 + slow_compute x1.4 on 3",
+    "clean 3: PP2 x DP2",
+)
+"""Without what gloo ends all ranks of a job over: a dead process, a collective of another size, most that are skipped.
+Where somebody calls something else the group has four members: of two nobody could tell which."""
+
+
 def main(root: Path, every: int = 1) -> int:
     return record(root, cases()[::every], CPUS)
+
+
+def small(root: Path) -> int:
+    """Its files are packed."""
+    chosen = {case.name: case for case in cases()}
+    record(root, [chosen[name] for name in SMALL], SMALL_SET)
+    for folder in find(root):
+        _keep(folder)
+    return 0
 
 
 def on_gpus(root: Path, devices: int, within: int | None = None) -> int:
@@ -86,8 +116,14 @@ def on_gpus(root: Path, devices: int, within: int | None = None) -> int:
     with ThreadPoolExecutor() as lanes:
         parts = [gpus.OF_TWO[number :: len(pairs)] for number in range(len(pairs))]
         list(lanes.map(record, [root] * len(pairs), parts, pairs, [until] * len(pairs)))
-        list(lanes.map(pack, find(root)))
+        list(lanes.map(_keep, find(root)))
     return 0
+
+
+def _keep(folder: Path) -> None:
+    """As it may be put beside the tests."""
+    places.leave_out(folder / TRACES)
+    pack(folder)
 
 
 def record(root: Path, chosen: Sequence[Case], kit: Kit, until: float = math.inf) -> int:
@@ -124,6 +160,8 @@ def _played(case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path
     if isinstance(case, FromOutside) and injected is None:
         raise DataError(f"step {FROM_STEP} was not reached")
     faults = (injected,) if injected is not None else tuple(_injected(fault, folder) for fault in case.scenario.faults)
+    if any(fault.hangs for fault in faults) and _newest(folder) >= FROM_STEP + FAULT_STEPS:
+        raise DataError("the job goes on as if nothing was wrong: what is called takes the place of what should be")
     return Label(name=case.name, source=Source.RECORDED, layout=case.layout, world=kit.world, faults=faults)
 
 
@@ -164,11 +202,11 @@ def _start(
 
 def _until_over(case: Case, kit: Kit, folder: Path, ranks: Sequence[ForkServerProcess]) -> Injected | None:
     """What was done from outside."""
-    last, injected = CLEAN_STEPS if case.clean else FROM_STEP + FAULT_STEPS, None
+    last, injected = kit.clean_steps if case.clean else FROM_STEP + FAULT_STEPS, None
     step, moved = 0, time.monotonic()
     while step < last:
         time.sleep(POLL_SECONDS)
-        newest, now = max((number for number, _ in _steps(folder, 0)), default=0), time.monotonic()
+        newest, now = _newest(folder), time.monotonic()
         if isinstance(case, FromOutside) and injected is None and newest >= FROM_STEP:
             injected, last = case.do(ranks, folder, newest + 1), newest + FAULT_STEPS
         if newest > step:
@@ -201,6 +239,11 @@ def _injected(fault: Fault, folder: Path) -> Injected:
         side=fault.side,
         begun_unix_ns=ends[0],
     )
+
+
+def _newest(folder: Path) -> int:
+    """The last step that the first rank has told of; 0: none."""
+    return max((number for number, _ in _steps(folder, 0)), default=0)
 
 
 def _steps(folder: Path, rank: int) -> Iterator[tuple[int, int]]:

@@ -25,24 +25,20 @@ from megatronapp.trainer.agent.app import Agent
 from megatronapp.trainer.agent.kept_operations import KeptOperations
 from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.agent.rendezvous import listen
+from megatronapp.trainer.plugins.scan.agent_link import AgentPlace
 from megatronapp.trainer.plugins.scan.operations import Operation
 from tests.support.rank_writer import RankWriter
 from tests.unit.nccl.stand_in import Nccl
 
 nccl = pytest.importorskip("megatronapp.nccl", reason="the plug-in's wheel is not installed: pip install native/nccl")
+from tests.support import nccl_rank  # noqa: E402  (needs it)
+
 fork = multiprocessing.get_context("fork")
 
 
 def play(path: Path, *, closes: bool, ready: Event) -> None:
-    """A rank: a hundred collectives that end, then one of which a channel has begun, and a message."""
-    segment = nccl.open_segment(1 << 16, 8)
-    nccl.ask_for(nccl.Level.TIMES)
-    writer = RankWriter(path, rank=3, operations_fd=segment)
-    communicator = Nccl(nccl.LIBRARY, 5).communicator(77, ranks=2, rank=1, name=b"data")
-    for _ in range(100):
-        communicator.run(communicator.enqueue(b"AllGather"), 1, 2)
-    communicator.channel(communicator.enqueue(b"AllReduce", 123), 0, 5)
-    communicator.message(b"Send", 0)
+    """A rank in a process of its own."""
+    writer = nccl_rank.play(AgentPlace(path, own=False))
     if closes:
         writer.close()
     ready.set()
@@ -111,15 +107,14 @@ def test_after_kill_9_the_agent_tells_what_the_rank_was_in(tmp_path, capsys, mon
     init = KeptOperations.__init__
     monkeypatch.setattr(KeptOperations, "__init__", lambda self, *given: (init(self, *given), kept.append(self))[0])
     with watched(tmp_path / "agent.sock", closes=False) as process:
-        until(lambda: bool(kept) and kept[0].enqueued == 102)
-        assert (kept[0].completed, kept[0].lost) == (100, 0)
+        until(lambda: bool(kept) and kept[0].enqueued == nccl_rank.ENQUEUED)
+        assert (kept[0].completed, kept[0].lost) == (nccl_rank.COMPLETED, 0)
         process.kill()
         process.join()
 
     said = capsys.readouterr().out
     assert "rank_died_in" in said
-    assert "AllReduce 101 (rank 1 of 2 in data): enqueued, begun on the device, not ended" in said
-    assert "Send 1 with rank 0 (rank 1 of 2 in data): enqueued, not begun on the device, not ended" in said
+    assert all(operation in said for operation in nccl_rank.OPEN)
 
 
 def train_a_step(path: Path, folder: Path) -> None:

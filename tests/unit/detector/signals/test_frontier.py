@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatronapp.core.trace.message_id import Direction, MessageId
-from megatronapp.detector.signals.frontier import Frontier, Position, Side, _circles, _reached, blame
+from megatronapp.detector.signals.frontier import Frontier, Position, Side, blame
 
 GROUP = {"dp:0-1": (0, 1), "dp:2-3": (2, 3), "p2p:0-2": (0, 2), "p2p:1-3": (1, 3)}
 
@@ -169,20 +169,18 @@ def test_a_rank_that_is_silent_is_in_no_deadlock() -> None:
     assert sides(CROSSED, IN_THEM, frozenset({1})) == {(Side.DEVICE, ())}
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30))
-def test_circles_are_the_ranks_that_reach_each_other(pairs: list[tuple[int, int]]) -> None:
-    ahead: dict[int, set[int]] = {}
-    for waiter, other in pairs:
-        ahead.setdefault(waiter, set()).add(other)
-    reached = {rank: _reached(rank, ahead) for rank in range(10)}
+def test_who_alone_is_in_another_order_than_the_others_is_the_programs() -> None:
+    """Rank 1 has gone into the second of two communicators of the same members before the first."""
+    members = {"dp:0-1-2": (0, 1, 2), "opt:0-1-2": (0, 1, 2)}
+    usual = {"dp:0-1-2": Position(5, 5, 4, "all_reduce"), "opt:0-1-2": Position(7, 7, 7)}
+    other = {"dp:0-1-2": Position(4, 4, 4), "opt:0-1-2": Position(8, 8, 7, "reduce_scatter")}
+    activities = {0: "all_reduce", 1: "reduce_scatter", 2: "all_reduce"}
 
-    expected = {
-        frozenset(other for other in reached[rank] if rank in reached[other])
-        for rank in range(10)
-        if rank in reached[rank]
-    }
+    (found,) = blame({0: usual, 1: other, 2: usual}, members, activities=activities)
 
-    assert {frozenset(circle) for circle in _circles(ahead)} == expected
+    assert (found.rank, found.side, found.waiting, found.circle) == (1, Side.PROGRAM, (0, 2), ())
+    assert (found.operation, found.sequence, found.communicator) == ("reduce_scatter", 8, "opt:0-1-2")
+    assert found.instead == "all_reduce as operation 5 of dp:0-1-2"
 
 
 def test_a_message_on_its_way_is_the_networks() -> None:

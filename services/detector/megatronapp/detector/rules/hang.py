@@ -135,10 +135,8 @@ def _pause(stall: Stalled) -> str:
 
 def _operation(b: Blame) -> str:
     operation = b.operation or "an operation"
-    if b.side is Side.PROGRAM:
-        return f"{operation} as operation {b.sequence}"
     if b.message is None:
-        return f"{operation} {b.sequence}"
+        return f"{operation} {'as operation ' if b.side is Side.PROGRAM else ''}{b.sequence}"
     step, name = b.message
     return f"{operation} ({describe(name)}, step {step})"
 

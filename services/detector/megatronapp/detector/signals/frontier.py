@@ -9,7 +9,8 @@ them, the pair's numbers are compared.
 
 Where the edges lead to nobody they run in circles. That is a deadlock only if the ranks' threads wait in those
 operations: a rank that has begun an asynchronous one and then stopped elsewhere is in it as well. What a thread is in
-is told beside the frontier, and has to name the one operation of that name that the rank is in.
+is told beside the frontier, and has to name the one operation of that name that the rank is in. Where several circles
+run through one rank, and all through it alone, it calls its operations in another order than the others.
 
 Of some ranks it may not be known what they wait for: they left no record, or one that does not reach back far enough.
 Edges lead to them all the same, since nobody saw them enter; whether they have stopped or wait as others do stays open.
@@ -19,16 +20,16 @@ elsewhere and not here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 from megatronapp.core.trace.limits import MAX_OPEN_MESSAGES
 from megatronapp.core.trace.message_id import MessageId
 from megatronapp.core.trace.span_names import SYMMETRIC, message_span
 from megatronapp.detector.signals.called import Called
+from megatronapp.detector.signals.circles import circles, in_all_circles
 
 _SYMMETRIC = tuple(name.replace("_", "") for name in SYMMETRIC)
 """Sources spell them with and without underscores, and with more behind them."""
@@ -289,44 +290,29 @@ def _waited(edges: list[Blame], frontier: Frontier, activity: str) -> list[Blame
 
 
 def _circular(edges: Mapping[int, list[Blame]], side: Side) -> list[Blame]:
-    """Of each rank that is in a circle an edge in it."""
+    """Of each rank that is in a circle an edge in it; where threads are known to wait, the one alone that all of its
+    circles run through."""
     found = list[Blame]()
-    for circle in _circles({rank: {edge.rank for edge in edges[rank]} for rank in sorted(edges)}):
-        for waiter in sorted(circle):
-            edge = next(edge for edge in edges[waiter] if edge.rank in circle)
-            found.append(replace(edge, side=side, waiting=(waiter,), circle=tuple(sorted(circle))))
+    ahead = {rank: {edge.rank for edge in edges[rank]} for rank in sorted(edges)}
+    for circle in circles(ahead):
+        inside = {rank: next(edge for edge in edges[rank] if edge.rank in circle) for rank in sorted(circle)}
+        alone = in_all_circles({rank: ahead[rank] & circle for rank in circle}) if side is Side.DEADLOCK else None
+        if alone is not None:
+            found.append(_out_of_order(alone, inside))
+            continue
+        for waiter, edge in inside.items():
+            found.append(replace(edge, side=side, waiting=(waiter,), circle=tuple(inside)))
     return found
 
 
-def _circles(ahead: Mapping[int, set[int]]) -> list[set[int]]:
-    """The largest sets of ranks that all wait for one another, along any number of edges."""
-    circles = list[set[int]]()
-    while (rank := _on_circle(ahead)) is not None:
-        behind: dict[int, set[int]] = {}
-        for waiter, waited in ahead.items():
-            for other in waited:
-                behind.setdefault(other, set()).add(waiter)
-        circle = _reached(rank, ahead) & _reached(rank, behind)
-        circles.append(circle)
-        ahead = {waiter: waited for waiter, waited in ahead.items() if waiter not in circle}
-    return circles
-
-
-def _on_circle(ahead: Mapping[int, Iterable[int]]) -> int | None:
-    try:
-        TopologicalSorter(ahead).prepare()
-    except CycleError as error:
-        return int(min(error.args[1]))
-    return None
-
-
-def _reached(start: int, graph: Mapping[int, set[int]]) -> set[int]:
-    seen, todo = set[int](), [start]
-    while todo:
-        new = graph.get(todo.pop(), set()) - seen
-        seen |= new
-        todo += new
-    return seen
+def _out_of_order(rank: int, waits: Mapping[int, Blame]) -> Blame:
+    """One rank's order explains what the others', were it wrong, would have to be wrong several times for.
+    waits: of all of the circle what each is in."""
+    others = tuple(other for other in waits if other != rank)
+    usual = next(waits[other] for other in others if waits[other].rank == rank)
+    number = "" if usual.message else f" as operation {usual.sequence}"
+    instead = f"{usual.operation}{number} of {usual.communicator}"
+    return replace(waits[rank], rank=rank, side=Side.PROGRAM, waiting=others, instead=instead)
 
 
 def _network(frontiers: Mapping[int, Frontier], members: Mapping[str, tuple[int, ...]]) -> list[Blame]:

@@ -214,8 +214,8 @@ class Agent:
             return rank
 
     def _end(self, peer: _Peer, *, lives: bool = False) -> None:
-        """The rank has said goodbye, is gone, or was refused; or it `lives`, and the agent ends. Its socket is closed
-        when all it has left was read."""
+        """The rank has said goodbye, is gone, or was refused; or it `lives` as far as was seen, and the agent ends. Its
+        socket is closed when all it has left was read: then it shows whether it does."""
         if peer not in self._peers:
             return
         self._peers.discard(peer)
@@ -231,7 +231,7 @@ class Agent:
             self._refuse(peer, error)
         if peer.rank is not None:
             self._flushing = [thread for thread in self._flushing if thread.is_alive()]
-            self._flushing.append(peer.rank.end(lives=lives))
+            self._flushing.append(peer.rank.end(lives=lives and not peer.connection.ended))
         peer.close()
 
     def _contained(self, peer: _Peer, action: Callable[[_Peer], None]) -> None:
