@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import importlib
 import runpy
 import sys
 import types
@@ -36,11 +37,12 @@ class StandIn(types.ModuleType):
         return MagicMock(name=f"{self.__name__}.{name}")
 
 
-def import_megatron_lm() -> None:
+def import_megatron_lm(*modules: str) -> None:
+    """It, and these modules."""
     absent = [name for name in OPTIONAL if find_spec(name.partition(".")[0]) is None]
     sys.modules.update({name: StandIn(name) for name in absent})
-    import megatron.training.training  # noqa: F401
-
+    for name in ("megatron.training.training", *modules):
+        importlib.import_module(name)
     for name in absent:
         del sys.modules[name]
 
@@ -68,11 +70,21 @@ def allow_no_cuda() -> None:
     training.initialize_megatron = functools.partial(training.initialize_megatron, allow_no_cuda=True)
 
 
-if __name__ == "__main__":
+def prepare(*modules: str) -> None:
+    """Megatron-LM, and modules that import it."""
     cpu.install()
-    import_megatron_lm()
+    import_megatron_lm(*modules)
     answer_for_cuda()
     allow_no_cuda()
     collect_in_process()  # a process of its own would import the script without the stand-ins
+
+
+def run_script() -> None:
+    """The one that the arguments name, with those behind it."""
     del sys.argv[0]
     runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    prepare()
+    run_script()

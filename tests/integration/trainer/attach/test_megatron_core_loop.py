@@ -37,6 +37,19 @@ def test_its_schedule_is_seen_whole_and_computes_what_it_did_before(tmp_path: Pa
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
+def test_the_model_tells_that_gradients_are_reduced_beside_the_passes(tmp_path: Path) -> None:
+    """The detector leaves a step's longest backward pass out then. Megatron-LM's flags, which say so, are not there."""
+    attached = run(SCRIPTS / "megatron_core_loop.py", STEPS, 1, "overlap", attach=every_step(tmp_path))
+
+    assert attached.code == 0, attached.output
+    for rank in range(2):
+        trace = read(trace_file.path_for(tmp_path, "local/megatron-core-loop", 1, rank))
+        assert ("overlap-grad-reduce", "on") in {(each.name, each.value) for each in trace.hello.recipe.settings}
+        assert len(trace.summaries) == STEPS
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
 def test_a_loop_that_brings_its_communicator_keeps_it_and_is_told_what_is_not_seen(tmp_path: Path) -> None:
     """As Megatron-Bridge's does."""
     plain = run(SCRIPTS / "megatron_core_loop.py", STEPS, STAGES, "bridge")

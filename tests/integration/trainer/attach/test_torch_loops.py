@@ -35,6 +35,8 @@ def test_a_ddp_loop_is_seen_step_by_step_and_computes_and_imports_what_it_did_be
     for trace in traces(tmp_path, "local/ddp"):
         assert [summary.step for summary in trace.summaries] == list(range(1, STEPS + 1))
         assert trace.hello.attached == trace_pb2.ATTACHED_PROGRAM
+        last = trace.heartbeats[-1]
+        assert (last.closing, last.phase) == (True, trace_pb2.PHASE_PAUSE)
         names = [span.name for span in trace.spans if span.step == 3]
         assert all(names.count(name) == 1 for name in ("data", "forward", "backward", "optimizer"))
 

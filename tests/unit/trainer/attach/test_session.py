@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
+
+import pytest
 
 from megatronapp.core.trace.values import Phase, Progress
 from megatronapp.trainer.attach.session import Bounds, Session
@@ -96,7 +100,35 @@ def test_it_ends_once() -> None:
     session_.close()
     session_.close()
 
+    assert events == ["into PAUSE", "close"]
+
+
+def test_a_rank_that_an_error_ends_does_not_end_in_a_pause() -> None:
+    session_, events = session()
+
+    with pytest.raises(RuntimeError), contextlib.closing(session_):
+        raise RuntimeError("out of memory")
+
     assert events == ["close"]
+
+
+def test_nor_does_one_whose_error_python_has_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the interpreter's end."""
+    session_, events = session()
+    monkeypatch.setattr(sys, "last_value", RuntimeError("out of memory"), raising=False)
+
+    session_.close()
+
+    assert events == ["close"]
+
+
+def test_one_that_exits_with_0_ends_in_a_pause() -> None:
+    session_, events = session()
+
+    with pytest.raises(SystemExit), contextlib.closing(session_):
+        sys.exit(0)
+
+    assert events == ["into PAUSE", "close"]
     assert not session_.here
 
 

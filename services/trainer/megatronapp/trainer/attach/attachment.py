@@ -32,6 +32,8 @@ class Attachment:
         self._flags = flags
         self._session: Session | None = None
         self._over = False
+        self.settings: dict[str, str] = {}
+        """What is known of the model before the session is there, by the names of Megatron-LM's flags."""
         self.late = LateImports(self._not_seen)
 
     @property
@@ -47,7 +49,7 @@ class Attachment:
             try:
                 from megatronapp.trainer.attach.opening import open_session
 
-                self._session = open_session(self._flags(), degree)
+                self._session = open_session(self._flags(), degree, self.settings)
             except Exception as error:  # noqa: BLE001
                 say(f"not attached: {error or type(error).__name__}")
             if self._session is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from megatron.core import num_microbatches_calculator, parallel_state
 
-from megatronapp.core.trace.values import ParallelSizes, Placement, Schedule, Setting
+from megatronapp.core.trace.values import ParallelSizes, Placement, Schedule
 from megatronapp.trainer import parallel
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.pipeline.port import PipelineMessages
@@ -25,7 +25,8 @@ MAX_VALUE = 200
 class Described:
     placement: Placement
     schedule: Schedule
-    settings: tuple[Setting, ...]
+    settings: dict[str, str]
+    """Flags of Megatron-LM's scripts that have a value."""
     messages: PipelineMessages | None
     """The port to the neighbouring stages; None: one stage."""
 
@@ -36,7 +37,7 @@ def describe(environment: Environment, world: World, device: torch.device) -> De
     return Described(
         placement=place,
         schedule=_schedule(place, flags),
-        settings=tuple(_settings(flags)),
+        settings=_settings(flags),
         messages=_messages(world),
     )
 
@@ -77,13 +78,11 @@ def _messages(world: World) -> PipelineMessages | None:
     return PipelineMessages(TorchTransport(group), group, world) if group.size() > 1 else None
 
 
-def _settings(flags: Any) -> list[Setting]:
-    if flags is None:
-        return []
-    found = []
-    for name, value in vars(flags).items():
+def _settings(flags: Any) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in vars(flags).items() if flags is not None else ():
         plain = isinstance(value, bool | int | float | str) and value is not False and value != ""
         if plain and not any(part in SECRET for part in name.split("_")):
             shown = "on" if value is True else str(value)
-            found.append(Setting(name=name.replace("_", "-"), value=shown[:MAX_VALUE]))
+            found[name.replace("_", "-")] = shown[:MAX_VALUE]
     return found

@@ -69,6 +69,20 @@ def attached(attachment: Attachment, schedule: Callable[..., Any]) -> Callable[.
     return forward_backward
 
 
+def _gradients(attachment: Attachment, module: ModuleType) -> None:
+    """Without Megatron-LM's flags the model itself tells that gradients are reduced beside the backward passes."""
+    kind = module.DistributedDataParallel
+    stock = kind.__init__
+
+    @functools.wraps(stock)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        stock(self, *args, **kwargs)
+        if getattr(getattr(self, "ddp_config", None), "overlap_grad_reduce", False):
+            attachment.settings["overlap-grad-reduce"] = "on"
+
+    kind.__init__ = __init__
+
+
 def _optimizers(attachment: Attachment, module: ModuleType) -> None:
     for name in ("MixedPrecisionOptimizer", "FP32Optimizer", "ChainedOptimizer"):
         kind = getattr(module, name)
@@ -111,5 +125,6 @@ def _progress(result: Any) -> Any:
 PATCHES: dict[str, Callable[[Attachment, ModuleType], None]] = {
     "megatron.core.parallel_state": _grid,
     "megatron.core.pipeline_parallel.schedules": _schedules,
+    "megatron.core.distributed.distributed_data_parallel": _gradients,
     "megatron.core.optimizer.optimizer": _optimizers,
 }

@@ -28,6 +28,9 @@ class _Loop:
         self._module = module
         self._split = "valid"
         self._began_at = 0.0
+        self._trains = False
+        """Whether `train` runs, which numbers its steps and logs each. Others' loops (Accelerate's plug-in) call
+        `train_step` alone: steps are then what the optimizer takes."""
 
     def train_step(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         from megatronapp.trainer.attach.session import Bounds
@@ -37,7 +40,8 @@ class _Loop:
             called = inspect.signature(stock).bind(*args, **kwargs).arguments
             session.see_models(called["model"], {})
             session.see_optimizer(called["optimizer"])
-            session.begin(Bounds.LOOP, self._module.get_args().curr_iteration + 1)
+            if self._trains:
+                session.begin(Bounds.LOOP, self._module.get_args().curr_iteration + 1)
         return stock(*args, **kwargs)
 
     def training_log(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -45,12 +49,16 @@ class _Loop:
         from megatronapp.trainer.attach.session import Bounds
 
         result = stock(*args, **kwargs)
-        if (session := self._attachment.session) is not None:
+        if self._trains and (session := self._attachment.session) is not None:
             session.end(Bounds.LOOP, self._progress(inspect.signature(stock).bind(*args, **kwargs).arguments))
         return result
 
     def train(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        result = stock(*args, **kwargs)
+        self._trains = True
+        try:
+            result = stock(*args, **kwargs)
+        finally:
+            self._trains = False
         if (session := self._attachment.session) is not None:
             session.pause()
         return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -34,8 +35,9 @@ FIRST_RANK_SECONDS = 60.0
 """The first rank says who the run is; one that is not attached never does."""
 
 
-def open_session(flags: argparse.Namespace, degree: Degree) -> Session | None:
-    """None where no flag turns a plug-in on. Raises MegatronAppError, and what torch raises."""
+def open_session(flags: argparse.Namespace, degree: Degree, settings: Mapping[str, str]) -> Session | None:
+    """None where no flag turns a plug-in on. `settings`: of the recipe, beside those that the script's own flags tell.
+    Raises MegatronAppError, and what torch raises."""
     environment = _environment()
     world = World.whole(environment)
     device = _device()
@@ -61,7 +63,7 @@ def open_session(flags: argparse.Namespace, degree: Degree) -> Session | None:
         request_stop=lambda: None,
         request_border=borders.request,
         pipeline=messages,
-        recipe=_recipe(described.settings if described else (), device),
+        recipe=_recipe({**settings, **(described.settings if described else {})}, device),
         store=store,
         channel=AgentChannel(frame_bytes=scope_flags.FRAME_BYTES if looked_into else 0),
         degree=degree,
@@ -98,9 +100,8 @@ def _megatron(environment: Environment, world: World, device: torch.device) -> A
     return describe(environment, world, device)
 
 
-def _recipe(settings: tuple[Setting, ...], device: torch.device) -> Recipe:
-    versions = (Setting(name=name, value=value) for name, value in library_versions(device).items())
-    return Recipe(
-        settings=tuple(sorted(settings, key=lambda setting: setting.name)),
-        versions=tuple(sorted(versions, key=lambda setting: setting.name)),
-    )
+def _recipe(settings: Mapping[str, str], device: torch.device) -> Recipe:
+    def sorted_by_name(values: Mapping[str, str]) -> tuple[Setting, ...]:
+        return tuple(Setting(name=name, value=value) for name, value in sorted(values.items()))
+
+    return Recipe(settings=sorted_by_name(settings), versions=sorted_by_name(library_versions(device)))

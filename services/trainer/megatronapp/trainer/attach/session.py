@@ -7,6 +7,7 @@ either, its optimizer's step. Where nobody begins a step, what happens first in 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -172,9 +173,18 @@ class Session:
         self.chain.phase_begin(Phase.PAUSE)
 
     def close(self) -> None:
+        """The last word of a rank that no error ends is a pause: by that the job's page tells finished from failed."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
+        if not _fails():
+            self.pause()
         if self._announcement is not None:
             self._announcement.close(self.degree)
         self.chain.close()
+
+
+def _fails() -> bool:
+    """Whether an error is ending the script here, or Python has told of one that did."""
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    return error is not None and not (isinstance(error, SystemExit) and not error.code)

@@ -47,7 +47,7 @@ def own_communicator(config):
     return {"p2p_communicator": communicator, "pg_collection": groups, "decoder_seq_length": SEQUENCE}
 
 
-def main(steps: int, stages: int, *, bridge: bool = False, kept: str = "") -> None:
+def main(steps: int, stages: int, *, bridge: bool = False, overlap: bool = False, kept: str = "") -> None:
     """`kept`: a folder for what each rank's first layer computes, in the order of its calls."""
     dist.init_process_group("gloo")
     parallel_state.initialize_model_parallel(pipeline_model_parallel_size=stages)
@@ -62,7 +62,7 @@ def main(steps: int, stages: int, *, bridge: bool = False, kept: str = "") -> No
     config.finalize_model_grads_func = finalize_model_grads
     first, last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
     module = GPTModel(config, get_gpt_layer_local_spec(), VOCABULARY, SEQUENCE, pre_process=first, post_process=last)
-    model = DistributedDataParallel(config, DistributedDataParallelConfig(), module)
+    model = DistributedDataParallel(config, DistributedDataParallelConfig(overlap_grad_reduce=overlap), module)
     optimizer = get_megatron_optimizer(OptimizerConfig(lr=1e-3), [model])
     data, schedule, options = batches(), get_forward_backward_func(), own_communicator(config) if bridge else {}
     computed = []
@@ -91,4 +91,5 @@ def main(steps: int, stages: int, *, bridge: bool = False, kept: str = "") -> No
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), bridge="bridge" in sys.argv, kept=next(iter(KEPT), ""))
+    options = {name: name in sys.argv for name in ("bridge", "overlap")}
+    main(int(sys.argv[1]), int(sys.argv[2]), **options, kept=next(iter(KEPT), ""))
