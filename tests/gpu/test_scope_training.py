@@ -6,7 +6,7 @@ import pytest
 
 from megatronapp.v1 import scope_pb2
 from tests.gpu.devices import REHEARSED, needs
-from tests.support.expert_outputs import MOE, assert_add_up, shown_step
+from tests.support.expert_outputs import ACTIVATIONS, MOE, assert_add_up, assert_products_add_up, shown_step
 from tests.support.forked import RankFailedError
 from tests.support.overflowing import (
     EACH_MICROBATCH_OF,
@@ -42,6 +42,23 @@ def test_what_experts_add_is_together_what_the_mlp_adds(
     [experts, mlp, load], _ = shown_step(2, f"{MOE} {layout}", monkeypatch, replicas=replicas)
 
     assert_add_up(experts, mlp, load)
+
+
+@pytest.mark.parametrize(
+    ("layout", "replicas"),
+    [
+        (EXPERTS_2, 2),
+        (f"{EXPERTS_2} --moe-grouped-gemm --bf16", 2),
+        ("--tensor-model-parallel-size 2 --sequence-parallel", 1),
+        pytest.param("--moe-token-dispatcher-type alltoall", 2, marks=ALL_TO_ALL),
+    ],
+)
+def test_activations_of_experts_give_through_their_second_matrices_what_the_mlp_adds(
+    layout: str, replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = shown_step(2, f"{MOE} {layout}", monkeypatch, sites=ACTIVATIONS, replicas=replicas)
+
+    assert_products_add_up(*found, tolerance=2e-2 if "bf16" in layout else 1e-5)
 
 
 @pytest.mark.parametrize("disturbed", [NOT_NUMBERS, INFINITE_LOSS], ids=["no numbers", "infinite loss"])
