@@ -7,14 +7,11 @@ before another can have it, also after a pause that it has not noticed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
-from redis.exceptions import RedisError
+from megatronapp.core.redis_client import answered, connect
 
-from megatronapp.core.errors import UnavailableError
-from megatronapp.core.redis_client import connect
-
+UNANSWERED = "Redis gives no leases"
 _HOLD = """
 local mine = {}
 for i, key in ipairs(KEYS) do
@@ -53,7 +50,7 @@ class Leases:
 
     async def meet(self) -> list[str]:
         """Say that this holder lives; returns all that do, sorted."""
-        async with _answered():
+        async with answered(UNANSWERED):
             holders = await self._meet([f"{self._place}-holders"], [self.holder, self._milliseconds])
         return sorted(holder.decode() for holder in holders)
 
@@ -61,25 +58,25 @@ class Leases:
         """Take or renew these; returns those that are this holder's now."""
         if not names:
             return set()
-        async with _answered():
+        async with answered(UNANSWERED):
             mine = await self._hold(self._keys(names), [self.holder, self._milliseconds])
         return {names[number - 1] for number in mine}
 
     async def holder_of(self, name: str) -> str | None:
         """Who has it now; None: nobody."""
-        async with _answered():
+        async with answered(UNANSWERED):
             found = await self._redis.get(self._keys([name])[0])
         return found.decode() if isinstance(found, bytes) else found
 
     async def release(self, names: Sequence[str]) -> None:
         """Let others have what is held of these."""
         if names:
-            async with _answered():
+            async with answered(UNANSWERED):
                 await self._release(self._keys(names), [self.holder])
 
     async def leave(self) -> None:
         """Live no more, for this holder's part."""
-        async with _answered():
+        async with answered(UNANSWERED):
             await self._redis.zrem(f"{self._place}-holders", self.holder)
 
     async def close(self) -> None:
@@ -91,11 +88,3 @@ class Leases:
 
     def _keys(self, names: Sequence[str]) -> list[str]:
         return [f"{self._place}:{name}" for name in names]
-
-
-@asynccontextmanager
-async def _answered() -> AsyncIterator[None]:
-    try:
-        yield
-    except (RedisError, OSError) as error:
-        raise UnavailableError(f"Redis gives no leases: {error}") from error

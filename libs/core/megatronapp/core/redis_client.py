@@ -1,13 +1,18 @@
-"""Clients of Redis whose work can be given up at any time."""
+"""Clients of Redis whose work can be given up at any time, and what is said when it does not answer."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 
 from redis import asyncio as redis_asyncio
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.exceptions import RedisError
+
+from megatronapp.core.errors import UnavailableError
 
 WAIT_SECONDS = 20.0
 """For one of `max_connections`."""
@@ -24,6 +29,15 @@ def connect(url: str, timeout_seconds: float, connect_seconds: float, max_connec
         **{"max_connections": max_connections, "timeout": WAIT_SECONDS, **options}
     )
     return redis_asyncio.Redis(connection_pool=pool)
+
+
+@asynccontextmanager
+async def answered(otherwise: str) -> AsyncIterator[None]:
+    """Around what is asked of Redis. Raises UnavailableError, beginning with `otherwise`, where it does not answer."""
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise UnavailableError(f"{otherwise}: {error}") from error
 
 
 @cache

@@ -1,4 +1,4 @@
-import { useDebounceFn } from '@vueuse/core'
+import { useTimeoutFn } from '@vueuse/core'
 import type { ComputedRef } from 'vue'
 import { computed, onScopeDispose, watch } from 'vue'
 import type { LocationQuery, LocationQueryRaw } from 'vue-router'
@@ -33,16 +33,21 @@ export function useAddress(): Address {
 
   const selection = computed(() => readSelection(route.query))
   const merged = (): LocationQueryRaw => ({ ...route.query, ...pending })
-  const flush = useDebounceFn(() => {
-    if (leaving) return
-    const query = merged()
-    pending = {}
-    written = textOf(query)
-    if (written !== textOf(route.query)) void router.replace({ query })
-  }, WRITE_MS)
+  // Goes with the page: later there is no route to write into.
+  const flush = useTimeoutFn(
+    () => {
+      if (leaving) return
+      const query = merged()
+      pending = {}
+      written = textOf(query)
+      if (written !== textOf(route.query)) void router.replace({ query })
+    },
+    WRITE_MS,
+    { immediate: false },
+  )
   const write = (patch: LocationQueryRaw): void => {
     pending = { ...pending, ...patch }
-    void flush()
+    flush.start()
   }
   return {
     selection,

@@ -124,6 +124,16 @@ describe('the address', () => {
     expect(router.currentRoute.value.fullPath).toBe('/health')
   })
 
+  it('is not written any more once the page is gone', async () => {
+    const { router, view } = await open('/timeline')
+    const replace = vi.spyOn(router, 'replace')
+    view.select({ rank: 1, step: 990 })
+    await vi.advanceTimersByTimeAsync(1)
+    apps.pop()?.unmount()
+    await vi.advanceTimersByTimeAsync(300)
+    expect(replace).not.toHaveBeenCalled()
+  })
+
   it('goes on when the other page does not load', async () => {
     const { router, view } = await open('/timeline', 1000, () => Promise.reject(new Error('no connection')))
     view.select({ rank: 1, step: 990 })

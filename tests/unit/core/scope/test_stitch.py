@@ -29,6 +29,7 @@ MODEL = Model(
     vocabulary=24,
     query_groups=2,
     experts=4,
+    expert_channels=6,
     gated=True,
     batch=1,
     tokens=8,
@@ -42,6 +43,13 @@ LAYOUTS = {
     "context 2": {"context": 2},
     "all": {"tensor": 2, "sequence": True, "data": 2, "context": 2, "expert": 2},
     "data 2, experts 2 of gathered tokens": {"data": 2, "expert": 2, "gather": True},
+    "tensor 2, sequence, data 2, experts 2 of gathered tokens": {
+        "tensor": 2,
+        "sequence": True,
+        "data": 2,
+        "expert": 2,
+        "gather": True,
+    },
 }
 OPERATIONS = [
     "",

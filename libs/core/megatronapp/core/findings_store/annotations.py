@@ -53,21 +53,21 @@ def decode_annotation(body: bytes) -> Annotation:
 
 def acknowledged(annotations: Iterable[Annotation]) -> Annotation | None:
     """The acknowledgement that holds, of a finding's annotations in their order."""
-    newest = None
-    for annotation in annotations:
-        if annotation.kind is AnnotationKind.ACKNOWLEDGE:
-            newest = annotation
-        elif annotation.kind is AnnotationKind.UNACKNOWLEDGE:
-            newest = None
-    return newest
+    return _in_force(annotations, AnnotationKind.ACKNOWLEDGE, AnnotationKind.UNACKNOWLEDGE)
 
 
 def silenced(annotations: Iterable[Annotation], now_unix_ns: int) -> Annotation | None:
     """The silence that holds."""
+    newest = _in_force(annotations, AnnotationKind.SILENCE, AnnotationKind.UNSILENCE)
+    return newest if newest is not None and newest.until_unix_ns > now_unix_ns else None
+
+
+def _in_force(annotations: Iterable[Annotation], kind: AnnotationKind, against: AnnotationKind) -> Annotation | None:
+    """The newest of a kind that none of the other has taken back."""
     newest = None
     for annotation in annotations:
-        if annotation.kind is AnnotationKind.SILENCE:
+        if annotation.kind is kind:
             newest = annotation
-        elif annotation.kind is AnnotationKind.UNSILENCE:
+        elif annotation.kind is against:
             newest = None
-    return newest if newest is not None and newest.until_unix_ns > now_unix_ns else None
+    return newest

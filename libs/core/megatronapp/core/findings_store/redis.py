@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from redis.exceptions import RedisError
-
-from megatronapp.core.errors import UnavailableError
 from megatronapp.core.findings_store.base import Row
-from megatronapp.core.redis_client import connect
+from megatronapp.core.redis_client import answered, connect
 
+UNANSWERED = "Redis does not give or take findings"
 MAX_CONNECTIONS = 8
 """More callers wait for one of them."""
 ORPHAN_SECONDS = 100 * 86_400
@@ -28,20 +25,20 @@ class RedisBackend:
         self._lists = f"{prefix}:findings-store:annotations:"
 
     async def index(self) -> list[Row]:
-        async with _answered():
+        async with answered(UNANSWERED):
             found: dict[bytes, bytes] = await self._redis.hgetall(self._rows)
         return [_row(id_, text) for id_, text in found.items()]
 
     async def read(self, ids: Sequence[str]) -> Mapping[str, bytes]:
         if not ids:
             return {}
-        async with _answered():
+        async with answered(UNANSWERED):
             bodies: list[bytes | None] = await self._redis.hmget(self._bodies, [_key(id_) for id_ in ids])
         return {id_: body for id_, body in zip(ids, bodies, strict=True) if body is not None}
 
     async def write(self, row: Row, body: bytes, gone: Sequence[str]) -> None:
         fields = [row.run, row.job, int(row.open), row.updated_unix_ns, row.stored_unix_ns, row.bytes]
-        async with _answered(), self._redis.pipeline(transaction=True) as pipeline:
+        async with answered(UNANSWERED), self._redis.pipeline(transaction=True) as pipeline:
             self._delete(pipeline, gone)
             pipeline.hset(self._rows, _key(row.id), json.dumps(fields))
             pipeline.hset(self._bodies, _key(row.id), body)
@@ -50,13 +47,13 @@ class RedisBackend:
     async def delete(self, ids: Sequence[str]) -> None:
         if not ids:
             return
-        async with _answered(), self._redis.pipeline(transaction=True) as pipeline:
+        async with answered(UNANSWERED), self._redis.pipeline(transaction=True) as pipeline:
             self._delete(pipeline, ids)
             await pipeline.execute()
 
     async def annotate(self, id: str, body: bytes, most: int) -> bool:  # noqa: A002  as in `Backend`
         key = self._list_of(id)
-        async with _answered():
+        async with answered(UNANSWERED):
             if not await self._redis.hexists(self._rows, _key(id)):
                 return False
             async with self._redis.pipeline(transaction=True) as pipeline:
@@ -67,7 +64,7 @@ class RedisBackend:
         return True
 
     async def annotations(self, ids: Sequence[str]) -> Mapping[str, Sequence[bytes]]:
-        async with _answered(), self._redis.pipeline(transaction=False) as pipeline:
+        async with answered(UNANSWERED), self._redis.pipeline(transaction=False) as pipeline:
             for id_ in ids:
                 pipeline.lrange(self._list_of(id_), 0, -1)
             found: list[list[bytes]] = await pipeline.execute() if ids else []
@@ -85,14 +82,6 @@ class RedisBackend:
 
     def _list_of(self, id_: str) -> bytes:
         return self._lists.encode() + _key(id_)
-
-
-@asynccontextmanager
-async def _answered() -> AsyncIterator[None]:
-    try:
-        yield
-    except (RedisError, OSError) as error:
-        raise UnavailableError(f"Redis does not give or take findings: {error}") from error
 
 
 def _row(id_: bytes, text: bytes) -> Row:

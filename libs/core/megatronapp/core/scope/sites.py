@@ -160,6 +160,8 @@ class Model:
     """Rows of the embedding, with its padding."""
     query_groups: int = 0
     experts: int = 0
+    expert_channels: int = 0
+    """Inner ones of an expert."""
     gated: bool = False
     batch: int = 0
     """Of a microbatch; 0: another in each forward."""
@@ -175,7 +177,7 @@ class Coordinates:
     context: tuple[int, int] = (0, 1)
     expert: tuple[int, int] = (0, 1)
     experts_gather: bool = False
-    """A rank has what its experts add to the tokens of all expert-parallel ranks; else what all experts add to its."""
+    """A rank has what its experts make of all expert-parallel ranks' tokens; else what all experts make of its."""
     sequence_parallel: bool = False
     layers: tuple[int, ...] = ()
     """Global numbers of its layers, over all its chunks."""
@@ -209,6 +211,7 @@ _MOE_SITES = {
     "router.logits": ("batch", "token/sequence", "expert"),
     "router.probs": ("batch", "token/sequence", "expert"),
     "router.load": ("batch", "token/sequence", "expert"),
+    "experts.act": ("batch/experts", "token", "expert/experts", "chan:expert/tensor"),
     "experts.out": ("batch/experts", "token/experts", "expert/experts", "chan:hidden"),
 }
 _FIRST_SITES = {TOKENS: ("batch", "token"), "embed": ("batch", "token/sequence", "chan:hidden")}
@@ -234,7 +237,7 @@ def standard_sites(model: Model, at: Coordinates, dtype: str = "f32") -> list[Si
         named += [(name, axes, ()) for name, axes in _LAST_SITES.items()]
     sites = [Site(name, tuple(_axis(axis, model, at) for axis in axes), layers, dtype) for name, axes, layers in named]
     without_gradient = (
-        *(TOKENS, "loss", "router.load", "experts.out", "attn.result"),
+        *(TOKENS, "loss", "router.load", "experts.act", "experts.out", "attn.result"),
         *("weight.final_norm", "weight.unembed"),
     )
     gradients = [
@@ -260,6 +263,7 @@ def _axis(text: str, model: Model, at: Coordinates) -> Axis:
         "chan:hidden": model.hidden,
         "chan:head": model.head_channels,
         "chan:mlp": model.mlp_channels,
+        "chan:expert": model.expert_channels,
         "chan:fc1": model.mlp_channels * (2 if model.gated else 1),
     }
     return Axis(name, sizes[text], _splits(name, of, rule, model, at))

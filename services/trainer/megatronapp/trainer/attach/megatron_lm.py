@@ -6,11 +6,11 @@ import functools
 import inspect
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
 from megatronapp.trainer.attach.attachment import Attachment, bind
+from megatronapp.trainer.attach.saving import saves
 
 
 def _training(attachment: Attachment, module: ModuleType) -> None:
@@ -102,21 +102,7 @@ class _Loop:
         )
 
 
-def _checkpointing(attachment: Attachment, module: ModuleType) -> None:
-    stock = module.save_checkpoint
-
-    @functools.wraps(stock)
-    def save_checkpoint(*args: Any, **kwargs: Any) -> Any:
-        from megatronapp.core.trace.values import Phase
-
-        session = attachment.session
-        with nullcontext() if session is None else session.phase(Phase.CHECKPOINT):
-            return stock(*args, **kwargs)
-
-    bind(stock, save_checkpoint)
-
-
 PATCHES: dict[str, Callable[[Attachment, ModuleType], None]] = {
     "megatron.training.training": _training,
-    "megatron.training.checkpointing": _checkpointing,
+    "megatron.training.checkpointing": functools.partial(saves, name="save_checkpoint"),
 }

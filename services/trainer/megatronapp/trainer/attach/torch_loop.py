@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatronapp.trainer.attach import megatron_core
 from megatronapp.trainer.attach.attachment import Attachment, bind
+from megatronapp.trainer.attach.saving import saves
 
 if TYPE_CHECKING:
     from megatronapp.trainer.attach.session import Session
@@ -272,20 +273,6 @@ class _OpensStep:
         return getattr(self._iterator, name)
 
 
-def _saves(attachment: Attachment, module: ModuleType) -> None:
-    stock = module.save
-
-    @functools.wraps(stock)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        from megatronapp.core.trace.values import Phase
-
-        session = attachment.session
-        with nullcontext() if session is None else session.phase(Phase.CHECKPOINT):
-            return stock(*args, **kwargs)
-
-    bind(stock, save)
-
-
 PATCHES: dict[str, Callable[[Attachment, ModuleType], None]] = {
     "torch.distributed.distributed_c10d": _groups,
     "torch.nn.parallel.distributed": _ddp,
@@ -294,6 +281,6 @@ PATCHES: dict[str, Callable[[Attachment, ModuleType], None]] = {
     "torch.optim.optimizer": _optimizers,
     "torch.utils.data.dataloader": _loaders,
     "torchdata.stateful_dataloader.stateful_dataloader": functools.partial(_loaders, name="StatefulDataLoader"),
-    "torch.serialization": _saves,
-    "torch.distributed.checkpoint.state_dict_saver": _saves,
+    "torch.serialization": functools.partial(saves, name="save"),
+    "torch.distributed.checkpoint.state_dict_saver": functools.partial(saves, name="save"),
 }

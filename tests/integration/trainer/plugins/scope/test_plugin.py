@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import os
-import signal
 import time
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,13 +14,11 @@ from megatronapp.core.scope.results import Values, of_frame
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.formats.tracefolder import find_attempts, read_messages
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
-from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.v1 import scope_pb2, trace_pb2
-from tests.support.forked import RankFailedError, run_forked
-from tests.support.overflowing import EACH_MICROBATCH_OF, layers_shown, overflow, told_of_nonfinite
+from tests.support.forked import run_forked
 from tests.support.scope_gateway import ScopeGateway
 from tests.support.scoped_job import run_plain, scoped_job
-from tests.support.training import TINY, train
+from tests.support.training import TINY
 
 STEPS = 12
 
@@ -42,8 +36,6 @@ def values(frame: Frame) -> Values:
 
 LAYOUT = "--pipeline-model-parallel-size 2"
 PAUSE_SECONDS = 2.5
-MANY = 5000
-"""Steps of a training that does not come to its end."""
 
 
 def test_a_training_is_paused_watched_disturbed_and_stepped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,39 +80,6 @@ def test_a_training_is_paused_watched_disturbed_and_stepped(tmp_path: Path, monk
     _assert_nobody_is_woken(tmp_path, first)
 
 
-def test_a_training_that_dies_of_its_numbers_sends_the_frames_of_its_last_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with scoped_job(1, "", monkeypatch, steps=MANY) as job:
-        step = overflow(job)
-        with pytest.raises(RankFailedError, match=r"the loss is nan|NaN"):
-            job.done()
-
-        job.gateway.wait(lambda: job.gateway.left == {0}, 20)
-        [told] = told_of_nonfinite(job)
-
-    assert layers_shown(job, 0, step) == EACH_MICROBATCH_OF[0] + EACH_MICROBATCH_OF[1]
-    assert (told.site, told.layer, told.step) == ("resid_post", 2, step)
-
-
-def test_a_stage_that_is_killed_when_another_dies_of_its_numbers_has_sent_its_frames(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first stage does not know the loss, and more is shown of it than goes out at once."""
-    note = tmp_path / "killed_in"
-    layout = f"{LAYOUT} --killed-in {note}"
-    with scoped_job(2, layout, monkeypatch, steps=MANY, run=run_killed) as job:
-        step = overflow(job, lambda step: note.write_text(str(step + 1)))
-        with pytest.raises(RankFailedError):
-            job.done()
-
-        job.gateway.wait(lambda: job.gateway.left == {0, 1}, 20)
-        told = told_of_nonfinite(job)
-
-    assert [layers_shown(job, rank, step) for rank in job.ranks] == EACH_MICROBATCH_OF
-    assert {(alert.site, alert.layer, alert.step) for alert in told} == {("resid_post", 2, step)}
-
-
 def test_weights_that_are_gathered_within_the_step_are_neither_shown_nor_disturbed_in_a_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -139,37 +98,6 @@ def test_weights_that_are_gathered_within_the_step_are_neither_shown_nor_disturb
     assert ("weight.unembed", True) in shown
     assert not [name for name, generates in shown if not generates]
     assert {(ack.code, "--overlap-param-gather" in ack.hint) for ack in refused} == {("invalid", True)}
-
-
-class Killed(Plugin):
-    """The first rank, at the begin of the step that a file names: as torchrun does it to ranks that wait in a step."""
-
-    name: ClassVar[str] = "killed"
-
-    @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--killed-in", type=Path)
-
-    @classmethod
-    def create(cls, args: argparse.Namespace, context: PluginContext) -> Killed | None:
-        return cls(args.killed_in) if context.identity.rank == 0 else None
-
-    def __init__(self, note: Path) -> None:
-        self._note = note
-
-    def step_begin(self, step: int) -> None:
-        if self._note.exists() and step == int(self._note.read_text()):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def run_killed(flags: str) -> list[float]:
-    """The first rank with a ring that takes next to nothing at once."""
-    from megatronapp.trainer.plugins.scan import ScanPlugin
-    from megatronapp.trainer.plugins.scope import ScopePlugin, outlet
-
-    if os.environ["RANK"] == "0":
-        outlet.AT_ONCE_BYTES = 6_000  # one frame
-    return train(flags, plugins=(ScanPlugin, ScopePlugin, Killed)).losses
 
 
 def _complete(gateway: ScopeGateway, ranks: range, step: int) -> dict[int, list[Frame]] | None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from megatron.core import parallel_state
+from megatron.core.transformer.moe.experts import GroupedMLP, SequentialMLP, TEGroupedMLP
 from megatron.core.transformer.moe.moe_utils import permute, unpermute
 from megatron.core.transformer.moe.token_dispatcher import (
     MoEAllGatherTokenDispatcher,
@@ -19,8 +21,9 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.scope.operations import Operation, Reduce, Reducer, Slice, Stats, Take
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.sites import Axis
+from megatronapp.trainer.models.grouped_experts import GroupedExperts
 from megatronapp.trainer.plugins.scope import derived
-from megatronapp.trainer.plugins.scope.experts import place_in, rows_of
+from megatronapp.trainer.plugins.scope.experts import activation_place_in, place_in, rows_of
 
 TOKENS, BATCH, EXPERTS, HIDDEN = 5, 2, 4, 3
 AXES = (Axis("batch", BATCH), Axis("token", TOKENS), Axis("expert", EXPERTS), Axis("chan", HIDDEN))
@@ -66,7 +69,9 @@ def test_rows_that_come_back_to_their_tokens_are_of_all_experts() -> None:
 @pytest.mark.parametrize("alike", [False, True])
 def test_rows_of_gathered_tokens_are_those_of_each_rank_or_of_one_where_all_have_the_same(alike: bool) -> None:
     chosen, rows = routed(ranks=2)
-    gathered = dispatcher(MoEAllGatherTokenDispatcher, hidden_shape=(TOKENS, BATCH, HIDDEN), local_map=chosen)
+    gathered = dispatcher(
+        MoEAllGatherTokenDispatcher, tp_size=1, hidden_shape=(TOKENS, BATCH, HIDDEN), local_map=chosen
+    )
 
     of = rows_of(gathered, alike=alike)
 
@@ -78,6 +83,32 @@ def test_rows_of_gathered_tokens_are_those_of_each_rank_or_of_one_where_all_have
         assert (number >= 0) == bool(by_rank[rank, token, row, expert])
         if number >= 0:
             assert rows[number, 0] == 1 + (rank * TOKENS + token) * BATCH + row
+
+
+def test_tokens_that_tensor_ranks_have_brought_are_one_sequence() -> None:
+    chosen, _ = routed(ranks=4)
+    gathered = dispatcher(
+        MoEAllGatherTokenDispatcher, tp_size=2, hidden_shape=(TOKENS, BATCH, HIDDEN), local_map=chosen
+    )
+
+    of = rows_of(gathered, alike=False)
+
+    number_of = (chosen.T.reshape(-1).cumsum(0) - 1).view(EXPERTS, 2, 2, TOKENS, BATCH)
+    of_rank = chosen.T.reshape(EXPERTS, 2, 2, TOKENS, BATCH)
+    assert of.shape == (2 * TOKENS, 2 * BATCH, EXPERTS)
+    for token, entry, expert in np.ndindex(*of.shape):
+        (tensor, row), (rank, one) = divmod(token, TOKENS), divmod(entry, BATCH)
+        at = (expert, rank, tensor, row, one)
+        assert of[token, entry, expert] == (number_of[at] if of_rank[at] else -1)
+
+
+def test_of_experts_without_tokens_everything_is_masked() -> None:
+    nobody = torch.full((TOKENS, BATCH, EXPERTS), -1)
+
+    found = reduced(torch.empty(0, HIDDEN), nobody)
+
+    assert found.masked is not None
+    assert found.masked.all()
 
 
 def test_slices_are_taken_before_rows_are_read_and_what_goes_to_others_is_masked() -> None:
@@ -140,3 +171,36 @@ def test_rows_that_no_rank_can_tell_apart_have_no_place(given: Any, method: str 
     place = place_in(given)
 
     assert (None if place is None else place.method) == method
+
+
+def layer(given: Any, experts: type = SequentialMLP, **config: Any) -> Any:
+    """A mixture that was not built."""
+    made = experts.__new__(experts)
+    torch.nn.Module.__init__(made)
+    made.config = SimpleNamespace(**config)
+    return SimpleNamespace(token_dispatcher=given, experts=made)
+
+
+@pytest.mark.parametrize(
+    ("given", "there"),
+    [
+        (layer(dispatcher(MoEAllGatherTokenDispatcher, tp_size=1, ep_size=2)), True),
+        (layer(dispatcher(MoEAllGatherTokenDispatcher, tp_size=1, ep_size=2), GroupedExperts), True),
+        (layer(dispatcher(MoEAlltoAllTokenDispatcher, tp_size=1, ep_size=1)), True),
+        (layer(dispatcher(MoEAlltoAllTokenDispatcher, tp_size=1, ep_size=2)), False),
+        (layer(dispatcher(MoEAlltoAllTokenDispatcher, tp_size=2, ep_size=1)), False),
+        (layer(dispatcher(MoEAllGatherTokenDispatcher, tp_size=2, ep_size=1)), False),  # of experts alone
+        (layer(dispatcher(MoEAllGatherTokenDispatcher, tp_size=1, ep_size=1), GroupedMLP), False),
+        (layer(dispatcher(MoEAllGatherTokenDispatcher, tp_size=1, ep_size=1), TEGroupedMLP), False),
+        (layer(dispatcher(MoEAllGatherTokenDispatcher, tp_size=1, ep_size=1), fp8="e4m3"), False),
+        (layer(dispatcher(MoEFlexTokenDispatcher)), False),
+        (SimpleNamespace(linear_fc1=None), False),  # no mixture
+        (None, False),
+    ],
+)
+def test_activations_have_a_place_where_each_row_is_known_to_be_of_its_token(
+    given: Any, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel_state, "get_tensor_model_parallel_world_size", lambda: 1)
+
+    assert (activation_place_in(given) is not None) == there

@@ -96,17 +96,13 @@ def reduce_expert_results(
     each_once: bool,
     partial: bool = False,
 ) -> Reduced | None:
-    """As `reduce_shard` of what each expert adds to the residual stream, of no more batch entries, tokens and experts
-    than the first slices leave; where a token goes to others there is nothing. values: [row, hidden], rows: [batch,
+    """As `reduce_shard` of what each expert makes of its tokens, of no more batch entries, tokens and experts
+    than the first slices leave; where a token goes to others there is nothing. values: [row, chan], rows: [batch,
     token, expert], the row of each, −1: none; `each_once`: there are no other rows, so that what is of all values at
-    once needs no order; `axes` are the site's: batch, token, expert, chan (hidden)."""
-    *outer, hidden = of_axes(tuple(axes))
+    once needs no order; `axes` are the site's: batch, token, expert, chan."""
+    *outer, channels = of_axes(tuple(axes))
     asked, left = Part(rows, tuple(outer)), list(operations)
-    if (
-        each_once
-        and len(left) == 1
-        and (isinstance(left[0], Hist) or (isinstance(left[0], Stats) and not left[0].over))
-    ):
+    if each_once and len(left) == 1 and _is_of_all(left[0]):
         of_rows = of_axes((Axis("row", len(values)), Axis("chan", values.shape[-1])))
         return reduce_part(Part(values, of_rows), left, partial=partial)
     while left and isinstance(take := left[0], Take) and take.axis in {"batch", "token", "expert"}:
@@ -117,9 +113,10 @@ def reduce_expert_results(
         return None
     if count > MAX_RESULTS:
         raise DataError(f"{count} values of experts; at most {MAX_RESULTS}: take fewer rows, such as last(1)")
-    result = values[asked.array.clamp(min=0)].float()
+    some = values if len(values) else values.new_zeros(1, values.shape[-1])
+    result = some[asked.array.clamp(min=0)].float()
     absent = (asked.array < 0).unsqueeze(-1).expand(result.shape)
-    return reduce_part(Part(result, (*asked.axes, hidden), absent, own=True), left, partial=partial)
+    return reduce_part(Part(result, (*asked.axes, channels), absent, own=True), left, partial=partial)
 
 
 def _is_of_all(operation: Operation) -> bool:

@@ -25,6 +25,8 @@ QKV = "get_query_key_value_tensors"
 """Of an attention: queries, keys and values as they come from the projection, before rotation."""
 RESULT = "attn.result"
 """What each head adds to the residual stream."""
+EXPERT_ACT = "experts.act"
+"""What goes into each expert's second product, of its tokens."""
 EXPERT = "experts.out"
 """What each expert adds to its tokens."""
 LOGITS = "logits"
@@ -55,8 +57,8 @@ class Place:
     computed: bool = False
     """The model never holds these values: a fused attention's scores and probabilities are computed from its queries
     and keys, what a head adds from its context and the projection, as far as somebody asks for them; what an expert
-    adds is in another order; which experts a token goes to is a choice, and so are the ids of tokens. They can be
-    shown, not changed, and have no gradient."""
+    makes of tokens is in another order; which experts a token goes to is a choice, and so are the ids of tokens. They
+    can be shown, not changed, and have no gradient."""
 
 
 OF_LAYER: dict[str, Place] = {
@@ -76,6 +78,7 @@ OF_LAYER: dict[str, Place] = {
     "mlp.gate": Place("mlp.linear_fc1", BIASED, STREAM, half=0),
     "mlp.up": Place("mlp.linear_fc1", BIASED, STREAM, half=1),
     "mlp.act": Place("mlp.linear_fc2", INPUT, STREAM),
+    EXPERT_ACT: Place("mlp", INPUT, EXPERTS, computed=True),  # within its experts: experts.py
     EXPERT: Place("mlp.token_dispatcher", INPUT, EXPERTS, computed=True),  # in a method of its own: experts.py
     "mlp.out": Place("mlp", BIASED, STREAM),
     "router.logits": Place("mlp.router", OUTPUT, ROUTED, method="gating"),

@@ -9,9 +9,6 @@ the agent's socket. Text is generated at a border; of a checkpoint that is serve
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +28,7 @@ from megatronapp.trainer.plugins.scope.commands import Agreement, Document
 from megatronapp.trainer.plugins.scope.disturb import Disturber
 from megatronapp.trainer.plugins.scope.generation import ScopePort, Text
 from megatronapp.trainer.plugins.scope.lens import Lens, lens_documents
+from megatronapp.trainer.plugins.scope.listener import Listener
 from megatronapp.trainer.plugins.scope.optimizer_states import OptimizerStates
 from megatronapp.trainer.plugins.scope.parameters import held_ends, held_states, held_weights, sites_of
 from megatronapp.trainer.plugins.scope.perturb.kept import Kept
@@ -39,6 +37,7 @@ from megatronapp.trainer.plugins.scope.position import Position
 from megatronapp.trainer.plugins.scope.saes import Sae, found_saes
 from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.spelling import Speller
+from megatronapp.trainer.plugins.scope.step_clock import StepClock
 from megatronapp.trainer.plugins.scope.taps import Demand, Taps
 from megatronapp.trainer.plugins.scope.telling import Teller
 from megatronapp.trainer.plugins.scope.training import TrainControl, hold, may_be_last
@@ -49,9 +48,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 log = get_logger(__name__)
-
-STEP_SHARE = 0.2
-"""Of the newest step in the mean duration of steps."""
 
 
 class ScopePlugin(Plugin):
@@ -87,15 +83,9 @@ class ScopePlugin(Plugin):
         self._rank = context.identity.rank
         self._agreement = Agreement(context.store, self._rank, context.request_border)
         self._control = TrainControl()
-        self._demands: list[Document] = []
-        """That came from the agent and wait for the border; the newest counts."""
         self._confirms: list[Any] = []
         """Revisions of demands that are in force and were not told of: the lens of one may wait for another border."""
-        self._lens_asked: list[Any] = []
-        """Of this rank; what it has told the others."""
-        self._step = 0
-        self._step_seconds = 0.0
-        self._begun = 0.0
+        self._clock = StepClock()
         self._shared_step_seconds = 0.0
         """As the rank has seen it that heard the newest demand first."""
         self._weights_stay = weights_stay
@@ -103,7 +93,8 @@ class ScopePlugin(Plugin):
         self._built = False
         self._serving = context.serving
         self._teller = Teller(context, self._state_document)
-        self._text = Text(context, self._teller.say, self._listen)
+        self._text = Text(context, self._teller.say, lambda: self._listener.listen())
+        self._listener = Listener(context, self._agreement, self._clock, self._text, self._acknowledge)
 
     # -- what the trainer calls --
 
@@ -142,6 +133,7 @@ class ScopePlugin(Plugin):
             weights_stay=self._weights_stay,
         )
         self._lens = Lens(chunks, shard, self._viewer.queue)
+        self._listener.tells_lens = self._lens.at_end
         self._context.channel.introduce = self._hello
         self._built = True
         self._teller.say(self._hello()[1])  # to an agent that is connected already
@@ -153,8 +145,8 @@ class ScopePlugin(Plugin):
         self._teller.say({"sites": {"sites": [described(site) for site in sites_of(held).values()]}})
 
     def step_begin(self, step: int) -> None:
-        self._listen()
-        self._step, self._begun = step, time.perf_counter()
+        self._listener.listen()
+        self._clock.begin(step)
         pauses = self._control.pause_after == step
         shown = self._viewer.step_begin(step, before_pause=pauses)
         shown |= self._lens.step_begin(step, before_pause=pauses)
@@ -176,14 +168,12 @@ class ScopePlugin(Plugin):
         self._position.active = False
         if self._viewer.step_end(wait=may_be_last(progress)):
             self._attach()
-        seconds = time.perf_counter() - self._begun
-        share = STEP_SHARE if self._step_seconds else 1.0
-        self._step_seconds += share * (seconds - self._step_seconds)
-        self._listen()
+        self._clock.end()
+        self._listener.listen()
 
     def phase_begin(self, phase: Phase) -> None:
         if phase is Phase.CHECKPOINT:
-            self._disturber.hold(self._step, in_checkpoint=True)
+            self._disturber.hold(self._clock.step, in_checkpoint=True)
 
     def phase_end(self, phase: Phase) -> None:
         if phase is Phase.CHECKPOINT:
@@ -205,7 +195,7 @@ class ScopePlugin(Plugin):
                 self._control,
                 self._agreement,
                 self._rank,
-                listen=self._listen,
+                listen=self._listener.listen,
                 stopping=self._context.stopping,
                 take_up=self._take_up,
                 settle=self._settle,
@@ -231,7 +221,7 @@ class ScopePlugin(Plugin):
 
     def due(self) -> bool:
         """Between two passes, on every rank: whether they are to come together."""
-        self._listen()
+        self._listener.listen()
         self._viewer.queue.flush()
         return self._rank == 0 and self._agreement.pending()
 
@@ -273,49 +263,6 @@ class ScopePlugin(Plugin):
 
     # -- what is asked for --
 
-    def _listen(self) -> bool:
-        """What the agent has said goes to all ranks. Whether there was anything."""
-        line = self._context.channel.line
-        heard = False
-        for key, value in line.received() if line is not None else ():
-            if key != "scope" or not isinstance(value, dict):
-                continue
-            heard = True
-            try:
-                self._publish(value)
-            except DataError as error:
-                log.warning("scope_command_refused", reason=str(error))
-                if isinstance(command := value.get("command"), dict):
-                    self._acknowledge(command, "invalid", str(error))
-        return heard
-
-    def _publish(self, value: Document) -> None:
-        command = value.get("command")
-        if isinstance(command, dict) and isinstance(generation := command.get("generation"), dict):
-            self._ask(command, generation)
-        elif isinstance(command, dict):
-            self._agreement.publish(f"command/{command.get('id', '')}", {"command": command})
-        elif isinstance(demand := value.get("demand"), dict):
-            self._demands.append(demand)
-            # The lens needs all stages: what the last one is asked for all must know.
-            asked = lens_documents(demand) if self._lens.at_end else []
-            lens, self._lens_asked = (asked if asked != self._lens_asked else None), asked
-            digest = hashlib.blake2s(json.dumps(lens).encode(), digest_size=8).hexdigest()
-            document = {"lens": lens, "step_seconds": self._step_seconds}
-            # The agent's own, of a gateway that is gone, has no number, and is to be done each time.
-            revision = demand.get("revision") or f"{self._rank}.{self._step}"
-            self._agreement.publish(f"demand/{revision}/{digest}", document)
-
-    def _ask(self, command: Mapping[str, Any], generation: Mapping[str, Any]) -> None:
-        """For text, on rank 0; a training comes to a border for it."""
-        if not self._text.here:
-            self._acknowledge(command, "unsupported", "this rank is not asked for text")
-            return
-        self._text.put(generation)
-        self._acknowledge(command, "", "")
-        if not self._serving:
-            self._agreement.publish(f"text/{self._text.requests}", {"text": self._text.requests})
-
     def _take_up(self, document: Document) -> None:
         """At a border, on all ranks alike."""
         if "stop" in document:
@@ -333,11 +280,9 @@ class ScopePlugin(Plugin):
     def _settle(self) -> None:
         """After what all have taken up: what this rank was asked for. The others were asked for their own, and a demand
         that came late is here when its own border is."""
-        if self._demands:
-            demand = self._demands[-1]
+        if (demand := self._listener.take_demand()) is not None:
             self._viewer.show(demand, self._shared_step_seconds)
             self._lens.show(lens_documents(demand))
-            self._demands.clear()
             self._confirms.append(demand.get("revision", 0))
         self._attach()
         if self._confirms and self._agreement.settled:
@@ -355,7 +300,7 @@ class ScopePlugin(Plugin):
         """(code, hint) of its acknowledgement; an empty code: it is in force."""
         try:
             if isinstance(train := command.get("train"), dict) and not self._serving:
-                self._control.apply(train, self._step)
+                self._control.apply(train, self._clock.step)
             elif isinstance(plan := command.get("perturb"), dict):
                 self._disturber.put(plan)
                 self._text.forget()
@@ -385,7 +330,7 @@ class ScopePlugin(Plugin):
     # -- what is told --
 
     def _acknowledge(self, command: Mapping[str, Any], code: str, hint: str) -> None:
-        self._teller.acknowledge(command, code, hint, self._step + 1)
+        self._teller.acknowledge(command, code, hint, self._clock.step + 1)
 
     def _hello(self) -> tuple[str, Document]:
         """What the hello of a connection says of this plug-in."""
@@ -394,7 +339,7 @@ class ScopePlugin(Plugin):
 
     def _state_document(self) -> Document:
         return {
-            "step": self._step,
+            "step": self._clock.step,
             "total_steps": self._context.schedule.total_steps,
             "overhead_ratio": self._viewer.overhead_ratio,
             "dropped_frames": self._viewer.queue.dropped,

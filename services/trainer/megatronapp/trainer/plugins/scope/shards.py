@@ -61,6 +61,7 @@ class Shard:
             vocabulary=vocabulary,
             query_groups=config.num_query_groups or config.num_attention_heads,
             experts=config.num_moe_experts or 0,
+            expert_channels=int(config.moe_ffn_hidden_size or 0),
             gated=bool(config.gated_linear_unit),
             batch=micro_batch_size,
             tokens=sequence_length,

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from megatronapp.trainer.plugins.scope.experts import place_in
+from megatronapp.trainer.plugins.scope.experts import activation_place_in, place_in
 from megatronapp.trainer.plugins.scope.places import (
     EXPERT,
+    EXPERT_ACT,
     FIRST,
     LOSS,
     OF_CHUNK,
@@ -57,6 +58,8 @@ def _place_in(layer: Any, chunk: torch.nn.Module, site: str, place: Place) -> Pl
         return None
     if site in OF_FUSED and find(layer, place.path) is None:
         return OF_FUSED[site]
+    if site == EXPERT_ACT:
+        return activation_place_in(find(layer, place.path))
     return place_in(find(layer, place.path)) if site == EXPERT else place
 
 

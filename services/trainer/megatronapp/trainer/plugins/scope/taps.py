@@ -22,8 +22,8 @@ import torch
 
 from megatronapp.core.scope.sites import TOKENS
 from megatronapp.trainer.patches import Patches
-from megatronapp.trainer.plugins.scope.experts import rows_of
-from megatronapp.trainer.plugins.scope.places import BIASED, EXPERT, INPUT, LOGITS, Place, Spot
+from megatronapp.trainer.plugins.scope.experts import on_activations, rows_of
+from megatronapp.trainer.plugins.scope.places import BIASED, EXPERT, EXPERT_ACT, INPUT, LOGITS, Place, Spot
 from megatronapp.trainer.plugins.scope.position import Position
 from megatronapp.trainer.plugins.scope.saes import Sae
 from megatronapp.trainer.plugins.scope.shards import WHOLE_HISTORY, Index, Shard
@@ -108,6 +108,8 @@ class Taps:
         place, module = spot.place, spot.module
         if spot.site == EXPERT:
             self._patches.set(module, place.method, _gathering(module, getattr(module, place.method), tap))
+        elif spot.site == EXPERT_ACT:
+            self._hook_experts(module, tap)
         elif place.method:
             self._patches.set(module, place.method, _around(getattr(module, place.method), place, tap))
         elif place.computed and spot.sae is None and not place.keyword:
@@ -117,6 +119,12 @@ class Taps:
             self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         else:
             self._handles.append(module.register_forward_hook(_after(tap, biased=place.take == BIASED)))
+
+    def _hook_experts(self, mlp: Any, tap: _Tap) -> None:
+        def show(rows: torch.Tensor) -> None:
+            tap.show_inputs(rows, rows_of(mlp.token_dispatcher, alike=tap.generates))
+
+        on_activations(mlp.experts, self._patches, lambda: tap.active, show)
 
 
 class _Tap:

@@ -109,13 +109,13 @@ def hold(
 
 
 def may_be_last(progress: Progress | None) -> bool:
-    """After a step: whether the training may die of it. Only the last stage knows the loss, and ends of it;
-    the others are ended from outside, within their next step. What they know is the gradients' norm, which is that of
-    all stages; None after float16 overflowed, where the loss may be no number, too."""
+    """After a step: whether the training may die of it. Only the last stage knows the loss, and ends of it; the others
+    are ended from outside, within their next step, and learn of it nowhere: gradients may be numbers where the loss is
+    none. A norm of None: float16 has overflowed."""
     if progress is None:  # of a step that the log leaves out: it does not end the training
         return False
-    known = [value for value in (progress.loss, progress.grad_norm) if value is not None]
-    return not known or not all(map(math.isfinite, known))
+    loss, norm = progress.loss, progress.grad_norm
+    return loss is None or not math.isfinite(loss) or (norm is not None and not math.isfinite(norm))
 
 
 def _opened(agreement: Agreement, note: str) -> tuple[str, list[Document]]:

@@ -23,7 +23,7 @@ from megatronapp.trainer.plugins.scope.derived import (
     reduce_head_results,
 )
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
-from megatronapp.trainer.plugins.scope.places import EXPERT, RESULT, Dims, Spot
+from megatronapp.trainer.plugins.scope.places import EXPERT, EXPERT_ACT, RESULT, Dims, Spot
 from megatronapp.trainer.plugins.scope.reduce import counts_patterns, reduce_by_patterns, reduce_shard
 from megatronapp.trainer.plugins.scope.reduced import Reduced
 from megatronapp.trainer.plugins.scope.saes import Sae
@@ -170,7 +170,9 @@ class TapReader:
         if spot.sae is not None:
             axes, operations, reduced = self._features(capture, spot.sae)
         elif capture.key is not None:
-            of = {RESULT: self._results, EXPERT: self._experts}.get(spot.site, self._attention)
+            of = {RESULT: self._results, EXPERT_ACT: self._experts, EXPERT: self._experts}.get(
+                spot.site, self._attention
+            )
             axes, operations, reduced = of(capture, capture.key)
         else:
             axes, operations = self._known(capture)
@@ -232,7 +234,7 @@ class TapReader:
         return axes, operations, reduced
 
     def _experts(self, capture: Capture, rows: torch.Tensor) -> _Of:
-        """What each expert adds: its rows [row, hidden], and which one is whose [token, batch, expert]."""
+        """What each expert makes of its tokens: rows [row, chan], and which one is whose [token, batch, expert]."""
         shape = (*rows.shape, capture.value.shape[-1])
         axes = capture.shard.axis_sizes(capture.spot.site, capture.spot.place.dims, shape)
         operations = resolved(self.tap.operations, axes)
