@@ -120,7 +120,7 @@ class AskingScope(ScopePlugin):
         taps = _first_look.taps(sites, limits.max_positions, request) if request else []
         if taps:
             self.measured.taps = [tap["expression"] for tap in taps]
-        self._publish({"demand": {"revision": number + 1, "taps": taps}})
+        self._listener.publish({"demand": {"revision": number + 1, "taps": taps}})
 
     def note(self, *, shown: bool) -> None:
         """What has come of a request that has ended."""
@@ -133,7 +133,7 @@ class AskingPort(ScopePort):
     """Asks one request after the other, and takes its time to its end."""
 
     def __init__(self, plugin: AskingScope, limits: Limits) -> None:
-        super().__init__(plugin._teller.say, plugin._listen)
+        super().__init__(plugin._teller.say, plugin._listener.listen)
         self._plugin = plugin
         self._limits = limits
         self._measured = plugin.measured

@@ -1,4 +1,5 @@
 import type { AuditRecord } from '@/api/scope'
+import { describePerturbation } from '@/lib/perturbations'
 import type { Plan } from '@/scope/messages'
 
 export interface PlanInForce {
@@ -49,7 +50,7 @@ function read(detail: string): Plan | null {
   }
 }
 
-/** The newest first, as given: an outcome joined with what was asked for before it, with a refusal's words. */
+/** The newest first, as given: an outcome joined with what was asked for before it, in words, with a refusal's. */
 export function withOutcomes(audit: readonly AuditRecord[]): AuditRecord[] {
   const found: AuditRecord[] = []
   const outcomes: AuditRecord[] = []
@@ -60,7 +61,14 @@ export function withOutcomes(audit: readonly AuditRecord[]): AuditRecord[] {
     }
     const at = outcomes.findLastIndex(({ command }) => command === entry.command)
     const [outcome] = at < 0 ? [] : outcomes.splice(at, 1)
-    found.push(outcome ? { ...entry, outcome: outcome.outcome, detail: [entry.detail, outcome.detail].filter(Boolean).join(' – ') } : entry)
+    const asked = inWords(entry)
+    found.push(outcome ? { ...entry, outcome: outcome.outcome, detail: [asked, outcome.detail].filter(Boolean).join(' – ') } : { ...entry, detail: asked })
   }
   return found
+}
+
+/** Of a plan its name and what it disturbs; anything else as it was sent. */
+function inWords({ action, detail }: AuditRecord): string {
+  const plan = action === 'perturb' ? read(detail) : null
+  return plan?.perturbations?.length ? `${plan.plan}: ${plan.perturbations.map(describePerturbation).join('; ')}` : detail
 }

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { AuditRecord } from '@/api/scope'
 import { describePerturbation, isRange, trimmed } from '@/lib/perturbations'
-import { plansInForce } from '@/lib/plans'
+import { plansInForce, withOutcomes } from '@/lib/plans'
 
 const entry = (action: string, outcome: string, detail: object | string = '', command = 'ann:1', by = 'ann'): AuditRecord => ({
   unix_seconds: 5, by, action, outcome, command, reason: outcome ? '' : 'why', detail: typeof detail === 'string' ? detail : JSON.stringify(detail),
@@ -28,6 +28,22 @@ describe('plans in force', () => {
     expect(plansInForce([], ['old'])).toEqual([{ name: 'old', by: null, since: null, reason: '', plan: null }])
     const audit = [entry('perturb', '', '{"plan": "long", "perturbations": [{"pla'), entry('perturb', 'done')]
     expect(plansInForce(audit, ['long']).map(({ name }) => name)).toEqual(['long'])
+  })
+})
+
+describe('who did what', () => {
+  it('tells of a plan in words, with a refusal’s, and of anything else as it was sent', () => {
+    const plan = { plan: 'hot', seed: 7, perturbations: [{ place: 'calculation', kind: 'noise2', coefficient: 0.1, layers: '2' }, { place: 'system', kind: 'zero' }] }
+    const audit = [entry('perturb', 'refused', 'no such site'), entry('perturb', '', plan), entry('train', '', { do: 'pause' }, 'ann:2')]
+    expect(withOutcomes(audit).map(({ outcome, detail }) => [outcome, detail])).toEqual([
+      ['refused', 'hot: layers[2].mlp.out · noise2 0.1; resid_post · zero – no such site'],
+      ['', '{"do":"pause"}'],
+    ])
+  })
+
+  it('leaves a plan that was cut off as it is', () => {
+    const cut = '{"plan": "long", "perturbations": [{"pla'
+    expect(withOutcomes([entry('perturb', '', cut)])[0]?.detail).toBe(cut)
   })
 })
 

@@ -35,7 +35,8 @@ def place_in(dispatcher: Any) -> Place | None:
 def activation_place_in(mlp: Any) -> Place | None:
     """Where there are activations of experts; None: nowhere. Under `alltoall` a rank does not know whose tokens came
     from others. Experts other than one MLP each hold theirs within a kernel, or beside padding."""
-    dispatcher, experts = getattr(mlp, "token_dispatcher", None), getattr(mlp, "experts", None)
+    dispatcher: Any = getattr(mlp, "token_dispatcher", None)
+    experts = getattr(mlp, "experts", None)
     if not _is_in_order(dispatcher) or not isinstance(experts, SequentialMLP):
         return None
     if getattr(experts.config, "fp8", None) or getattr(experts.config, "fp4", None):

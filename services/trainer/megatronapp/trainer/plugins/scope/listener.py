@@ -48,7 +48,7 @@ class Listener:
                 continue
             heard = True
             try:
-                self._publish(value)
+                self.publish(value)
             except DataError as error:
                 log.warning("scope_command_refused", reason=str(error))
                 if isinstance(command := value.get("command"), dict):
@@ -60,7 +60,7 @@ class Listener:
         demand, self._demand = self._demand, None
         return demand
 
-    def _publish(self, value: Document) -> None:
+    def publish(self, value: Document) -> None:
         command = value.get("command")
         if isinstance(command, dict) and isinstance(generation := command.get("generation"), dict):
             self._ask(command, generation)
