@@ -89,7 +89,8 @@ class Wandering:
         weights = (1 - r ** np.arange(1, steps[-1] + 1)) / (1 - r)
         given = self.surprise * np.cumsum(np.square(weights))[steps - 1]
         whole = np.square(steps) * self._mean_variance(steps.astype(np.float64)) / shown
-        return np.where(steps < steps[-1], given, whole)
+        variance: Floats = np.where(steps < steps[-1], given, whole)
+        return variance
 
     def _mean_variance(self, steps: Floats) -> Floats:
         """Of so many neighbouring steps, in that of a single one."""
