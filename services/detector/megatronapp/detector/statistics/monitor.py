@@ -12,10 +12,10 @@ Each item goes through a cycle:
   at an upper bound: a scale that was learnt from few steps must not make alarms cheap. Steps that look suspicious are
   not learnt, and an alarmed item learns nothing, so that a fault never becomes the new normal.
 - Where a fault may make most items slow at once their sums do not tell how usual such sums are. There the error of each
-  baseline is counted in: one that was learnt too low would make every later step a little slow.
+  baseline is counted in, and what an item that lies high does by itself (wandering.py).
 - The items together tell how usual it is that one of them differs: in its sums over steps (widening.py), in its offset
   from the others (offsets.py), and in single steps: for how much one counts at most, and how large sums of them are by
-  chance, follows from the tails that the job shows (`_learnt_clip`, tails.py).
+  chance, follows from the tails that the job shows (tails.py).
 - An alarm ends when a CUSUM the other way says that the effect is over (recovery), not when evidence fades: evidence
   is of the past.
 
@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.detector.statistics import effects, offsets, scale, sequential, tails
+from megatronapp.detector.statistics.wandering import Wandering
 from megatronapp.detector.statistics.widening import MANY, Widening
 from megatronapp.detector.statistics.window import Window
 from megatronapp.detector.steps import Floats, Ints
@@ -46,8 +47,6 @@ LASTING = 16
 """Newest values whose median is what an item's offset is: to a third of a step's deviation."""
 NEW_STEPS = 5
 """Values from which a new item's median tells of its offset: two outliers do not move it."""
-MOST_STEPS = 16
-"""Heavier tails than make so many steps in a row necessary are not looked for: so many are expected of any effect."""
 SUSPICIOUS = 0.4
 """Share of the alarm threshold above which a step no longer enters the history: a single one of any size reaches
 0.43 of the threshold of a job of 1,024 ranks where three make an alarm (sequential.clip)."""
@@ -133,6 +132,7 @@ class Monitor:
         self._resumed: dict[int, float] = {}
         self._until_refresh = WARM_UP
         self._clip = noise.clip
+        self._wandering = Wandering()
 
     def __len__(self) -> int:
         return len(self.alarmed)
@@ -153,7 +153,7 @@ class Monitor:
         self._resume(step, x)
         if self.noise.changes:
             change = np.where(self.ready, (x - self.baseline) / self.sigma, 0.0)
-            self._change.push(self._bounded(change, self._widening.least))
+            self._change.push(self._winsorised(change))
         if np.isfinite(self.noise.allowance):
             self._compare(x)
         self._judge(x)
@@ -235,6 +235,11 @@ class Monitor:
             items = usual[known]
             self._extraordinary[items] = offsets.extraordinary(scale.location(values[known])) & self._new[items]
 
+    def _winsorised(self, change: Floats) -> Floats:
+        if self.noise.together:
+            return self._wandering.bounded(change, self._change.rows[:, 0], self._clip, self._samples)
+        return self._bounded(change, self._widening.least)
+
     def _bounded(self, z: Floats, widening: float = 1.0) -> Floats:
         clip = self._clip * widening
         bounded: Floats = np.clip(z, -clip, clip)
@@ -265,14 +270,21 @@ class Monitor:
             self._widening.observe(sums.T[:, known].T / np.sqrt(sequential.WINDOWS))
         usual = np.maximum(self._widening.factors, self._tails)
         if self.noise.together:
-            usual = usual * scale.baseline_factor(sequential.WINDOWS, np.minimum(self._cleaned, CLEAN))
+            usual = usual * self._wandering.factors(self._samples)
         evidence = sequential.evidence(sums / usual)
         return evidence, evidence if self._many else sequential.evidence(sums / self._widening.spread)
 
     def _sums_of_change(self) -> Floats:
         """Of few items what is winsorised changes with how well they are known."""
         rows = self._change.rows
+        if self.noise.together:
+            return self._wandering.sums(rows)
         return sequential.sums(rows if self._many else self._bounded(rows, self._widening.least))
+
+    @property
+    def _samples(self) -> Ints:
+        """In each item's history."""
+        return np.minimum(self._cleaned, CLEAN)
 
     def _resume(self, step: int, x: Floats) -> None:
         for item in [item for item in self._resumed if item < len(x) and np.isfinite(x[item])]:
@@ -349,7 +361,9 @@ class Monitor:
         if self.noise.bursts:
             own = np.fmax(own, scale.tail(clean, center))
         factor = scale.correlation_factor(residuals[:, ::-1])
-        samples = np.minimum(self._cleaned[ready], CLEAN)
+        samples = self._samples[ready]
+        if self.noise.together:
+            self._wandering = Wandering.of(residuals[:, ::-1], samples, factor)
         upper = scale.upper_bound(scale.pooled_by_kind(own, samples, self._kinds[ready]), samples)
         sigma = np.maximum(self.noise.floor, factor * upper)
         thawed = ~self.alarmed[ready]
@@ -359,20 +373,9 @@ class Monitor:
         self.ready = ready
         known = self.ready & self._unsuspected & np.isfinite(self._values.rows[:, 0])
         residuals = (self._values.rows[known] - self.baseline[known, None]) / self.sigma[known, None]
-        self._clip = min(self.noise.clip, self._learnt_clip(residuals))
+        self._clip = min(self.noise.clip, tails.clip(residuals, self.log_threshold))
         if len(residuals) >= MANY and not self.noise.together:
             self._tails = tails.factors(residuals, self._clip, self.log_threshold)
-
-    def _learnt_clip(self, residuals: Floats) -> float:
-        """Of the tails that the job shows: a residual that a share q of all reach counts for no more than that
-        log_threshold / log(1 / q) of them in a row make an alarm, by chance as rarely as it is promised."""
-        samples = max(1, int(np.count_nonzero(np.isfinite(residuals))))
-        for steps in range(2, MOST_STEPS):
-            clip = sequential.clip(self.log_threshold, steps)
-            share = np.count_nonzero(residuals >= clip) / samples
-            if share == 0.0 or steps * np.log(1 / share) >= self.log_threshold:
-                return clip
-        return sequential.clip(self.log_threshold, MOST_STEPS)
 
     def _grow(self, size: int) -> None:
         more = size - len(self)

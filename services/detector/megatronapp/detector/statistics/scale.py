@@ -83,26 +83,32 @@ def upper_bound(sigma: Floats, samples: Ints) -> Floats:
 def correlation_factor(residuals: Floats) -> float:
     """By how much serial correlation widens the mean of many samples, against independent ones; 1 to 3.
 
-    residuals (items × samples, oldest first). From their lag-1 correlation r (median over items of the winsorised
-    product moment, less two standard errors): sqrt((1 + r) / (1 - r)), as for a first-order autoregression.
+    residuals (items × samples, oldest first). From their lag-1 correlation r, less two standard errors of independent
+    ones: sqrt((1 + r) / (1 - r)), as for a first-order autoregression.
     """
+    r, pairs = lag_one(residuals)
+    if not pairs:
+        return 1.0
+    r = float(np.clip(r - 2.0 / np.sqrt(pairs), 0.0, MAX_CORRELATION))
+    return float(np.sqrt((1 + r) / (1 - r)))
+
+
+def lag_one(residuals: Floats) -> tuple[float, int]:
+    """Correlation of neighbouring samples (items × samples, oldest first), the median of the items' winsorised product
+    moments, and the pairs that it comes from; 0 of 0 pairs where it is not known."""
     spread = MAD_TO_SIGMA * _median_rows(np.abs(residuals))
     bounded = np.clip(residuals / np.where(spread > 0, spread, np.nan)[:, None], -3.0, 3.0)
     seen = np.isfinite(bounded)
     both = seen[:, :-1] & seen[:, 1:]
     pairs = both.sum(axis=1)
-    if not pairs.any():
-        return 1.0
     filled = np.where(seen, bounded, 0.0)
     before, after = filled[:, :-1], filled[:, 1:]
     product = np.einsum("ij,ij->i", before, after)
     power = np.einsum("ij,ij->i", before, before * both)
     known = (pairs >= KNOWN_PAIRS) & (power > 0)
     if not known.any():
-        return 1.0
-    chance = 2.0 / float(np.sqrt(pairs[known].sum()))
-    r = float(np.clip(np.median(product[known] / power[known]) - chance, 0.0, MAX_CORRELATION))
-    return float(np.sqrt((1 + r) / (1 - r)))
+        return 0.0, 0
+    return float(np.median(product[known] / power[known])), int(pairs[known].sum())
 
 
 def _median_rows(series: Floats) -> Floats:

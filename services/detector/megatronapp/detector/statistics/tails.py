@@ -23,6 +23,8 @@ BINS = 256
 SAMPLES = 65_536
 """That are looked at: what one of a thousand shows, which is what three steps in a row rest on, is then known to an
 eighth."""
+MOST_STEPS = 16
+"""Heavier tails than make so many steps in a row necessary are not looked for: so many are expected of any effect."""
 
 
 def factors(residuals: Floats, clip: float, log_threshold: float) -> Floats:
@@ -42,3 +44,15 @@ def factors(residuals: Floats, clip: float, log_threshold: float) -> Floats:
     reached = ((sequential.WINDOWS[:, None] * cumulants + log_threshold) / SLOPES).min(axis=1)
     larger: Floats = np.maximum(1.0, reached / sequential.needed(log_threshold))
     return larger
+
+
+def clip(residuals: Floats, log_threshold: float) -> float:
+    """Of the tails that the job shows: a residual that a share q of all reach counts for no more than that
+    log_threshold / log(1 / q) of them in a row make an alarm, by chance as rarely as it is promised."""
+    samples = max(1, int(np.count_nonzero(np.isfinite(residuals))))
+    for steps in range(2, MOST_STEPS):
+        largest = sequential.clip(log_threshold, steps)
+        share = np.count_nonzero(residuals >= largest) / samples
+        if share == 0.0 or steps * np.log(1 / share) >= log_threshold:
+            return largest
+    return sequential.clip(log_threshold, MOST_STEPS)
