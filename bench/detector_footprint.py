@@ -45,6 +45,8 @@ class Player:
 
     def __init__(self, job: Job) -> None:
         self._job, self._speaker = job, Speaker(job, RowBook(job.families))
+        self._beat_unix_ns = 0
+        """When the next heartbeats are due."""
 
     def hellos(self) -> Iterator[bytes]:
         for rank in range(self._job.layout.world):
@@ -54,7 +56,8 @@ class Player:
         """Heartbeats of each second, then the summaries."""
         step: Step = self._job.step()
         began, ended = step.began_unix_ns, int(step.ended_unix_ns.max())
-        for second in range(began, ended, NS):
+        for second in range(max(began, self._beat_unix_ns), ended, NS):
+            self._beat_unix_ns = second + NS
             for rank in range(self._job.layout.world):
                 at = second + rank * NS // self._job.layout.world
                 yield self._wrapped(rank, self._speaker.heartbeat(rank, step.number, at), at)

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -145,10 +146,10 @@ async def test_an_engine_that_fails_is_suspended_and_no_other(
 ) -> None:
     take = Engine.take
 
-    def failing(engine: Engine, sender: Identity, message: trace_pb2.SentMessage, kind: str | None) -> list[Finding]:
+    def failing(engine: Engine, sender: Identity, message: trace_pb2.SentMessage, *known: Any) -> list[Finding]:
         if engine.run == EVIL and engine.attempt == 1:
             raise RuntimeError("a mistake")
-        return take(engine, sender, message, kind)
+        return take(engine, sender, message, *known)
 
     monkeypatch.setattr(Engine, "take", failing)
     bus, registry, job = MemoryBus(), CollectorRegistry(), innocent()

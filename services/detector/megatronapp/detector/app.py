@@ -213,15 +213,15 @@ class Detector:
 
     def _take(self, value: bytes) -> int:
         """Judge one message; returns when it arrived, 0 if it can't be read."""
-        message = trace_pb2.SentMessage()
         try:
-            message.ParseFromString(value)
+            message = trace_pb2.SentMessage.FromString(value)
             who = sender_of(message.sender)
             kind, columns = check_sent(who, message)
         except (DecodeError, DataError) as error:
             self._set_aside(value, error)
             return 0
-        if not self._suspensions.covers(who.run, who.job, who.attempt):
+        troubles = self._suspensions.troubles
+        if not troubles or not self._suspensions.covers(who.run, who.job, who.attempt):
             self._judge(value, message, who, kind, columns)
         return message.received_unix_ns
 
@@ -244,7 +244,7 @@ class Detector:
             return
         age_seconds = max(0.0, (self._started_unix_ns - message.received_unix_ns) * NS) if self._backlog else 0.0
         self._heard_at[run] = time.monotonic() - age_seconds
-        if over := self._suspensions.end(run):
+        if self._suspensions.troubles and (over := self._suspensions.end(run)):
             self._exposition.resume(over.job)
 
     def _set_aside(self, value: bytes, error: Exception) -> None:

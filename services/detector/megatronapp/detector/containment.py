@@ -31,28 +31,29 @@ class Suspensions:
     """Runs whose engines have failed lately."""
 
     def __init__(self) -> None:
-        self._troubles: dict[str, Trouble] = {}
+        self.troubles: dict[str, Trouble] = {}
+        """By run. Mostly there are none, which costs who looks first next to nothing."""
 
     def failed(self, run: str, job: str, attempt: int, now: float) -> bool:
         """Note a failure; True when it is the one that suspends the run."""
-        known = self._troubles.get(run)
+        known = self.troubles.get(run)
         if known is None or known.attempt != attempt:
-            known = self._troubles[run] = Trouble(job, attempt, 0, now)
+            known = self.troubles[run] = Trouble(job, attempt, 0, now)
         before, known.failed_at = known.suspended, now
         known.failures += 1
         return known.suspended and not before
 
     def covers(self, run: str, job: str, attempt: int) -> bool:
         """Whether a message is to be left out. A newer attempt of the same job is not."""
-        known = self._troubles.get(run)
+        known = self.troubles.get(run)
         return known is not None and known.suspended and (attempt <= known.attempt or job != known.job)
 
     def expire(self, now: float) -> list[Trouble]:
         """Forget failures of long ago; returns the suspensions that are over."""
-        old = [run for run, known in self._troubles.items() if now - known.failed_at >= SUSPENDED_SECONDS]
-        return [known for known in map(self._troubles.pop, old) if known.suspended]
+        old = [run for run, known in self.troubles.items() if now - known.failed_at >= SUSPENDED_SECONDS]
+        return [known for known in map(self.troubles.pop, old) if known.suspended]
 
     def end(self, run: str) -> Trouble | None:
         """The run's suspension is over, if it has one: its next attempt has begun."""
-        known = self._troubles.get(run)
-        return self._troubles.pop(run) if known is not None and known.suspended else None
+        known = self.troubles.get(run)
+        return self.troubles.pop(run) if known is not None and known.suspended else None

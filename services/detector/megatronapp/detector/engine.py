@@ -165,8 +165,8 @@ class Engine:
                 self.judge.resume(finding)
 
     def _beat(self, process: Process, message: trace_pb2.SentTraceMessage, unix_ns: int) -> list[Finding]:
-        member = self.assembler.member(process)
-        if member is None:
+        member = self.assembler.members.get(process.rank)
+        if member is None or member.process is not process:
             return []
         heartbeat = message.heartbeat
         if communicators := heartbeat.communicators:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from megatronapp.core.trace.membership import Process
+from megatronapp.detector import profiles
+from megatronapp.detector.profiles import DeviceProfile
 from megatronapp.detector.steps import Group
 from megatronapp.v1 import trace_pb2
 
@@ -31,6 +33,8 @@ class Member:
     seen: int = 0
     """A bit for each of the newest KEPT_NUMBERS numbers, the lowest for the largest: 160 bytes a rank."""
     missed: int = 0
+    profile: DeviceProfile = profiles.GPU
+    """Of its device."""
     reduces_beside: bool = False
     """Its recipe says that gradients are reduced beside the backward passes."""
 
@@ -49,6 +53,7 @@ class Member:
 
     def introduce(self, hello: trace_pb2.Hello) -> None:
         self.name(hello.communicators)
+        self.profile = profiles.of_device(hello.device)
         self.reduces_beside = any(s.name == OVERLAP and s.value == ON for s in hello.recipe.settings)
 
     def name(self, communicators: Sequence[trace_pb2.Communicator]) -> None:

@@ -5,7 +5,7 @@ it is enough to know whether they tell the same, byte for byte, as the one befor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -38,14 +38,14 @@ class Positions:
     rank: int
     groups: Mapping[int, Group]
     """Its communicators by its own indices."""
-    frontiers: Sequence[bytes] = ()
+    frontiers: list[bytes] = field(default_factory=list)
     """As they were sent. Where one can't be understood, none of them tells anything."""
     _known: tuple[dict[str, Position], dict[str, Ranks], list[OfNccl]] | None = None
     """Kept for as long as the rank tells the same: a stall is looked at once a second."""
 
     def update(self, groups: Mapping[int, Group], frontiers: Sequence[bytes]) -> None:
         """What the rank's next heartbeat tells."""
-        self.groups, self.frontiers, self._known = groups, frontiers, None
+        self.groups, self.frontiers, self._known = groups, list(frontiers), None
 
     def by_communicator(self) -> Mapping[str, Position]:
         """By the communicator's id."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from megatronapp.detector import everyone, patience, profiles
+from megatronapp.detector import everyone, patience
 from megatronapp.detector.members import Member
 from megatronapp.detector.operation_times import OperationTimes
 from megatronapp.detector.patience import Patience
@@ -128,10 +128,10 @@ class Progress:
             self._see(process.rank, state, with_what_was_said(heartbeat.stack, None if moved else state.stack))
         elif not stands and state.stack is not None:
             self._see(process.rank, state, None)
-        if (state.phase, state.closing, state.lost) != (phase, process.closed, lost):
+        if state.phase != phase or state.closing != process.closed or state.lost != lost:
             self._stands(state, phase, closing=process.closed, lost=lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
-        if profiles.of_device(process.device).thread_computes:
+        if member.profile.thread_computes:
             state.watch_thread(heartbeat)
         state.heard_unix_ns = self._heard_unix_ns
         if step > self._step:
@@ -157,7 +157,9 @@ class Progress:
 
     def stall(self) -> Stall | None:
         """Who hangs, once nothing has moved for longer than the job's usual pauses explain, or it is certain."""
-        if self._goes_on:
+        stalled = self.stalled_seconds
+        if stalled <= CERTAIN_SECONDS and stalled <= self._allowed_seconds and not self._lost and not self._closed:
+            # As after nearly every heartbeat: all are there, and something moves.
             self._program, self._program_unix_ns, self._stall = (), 0, None
             return None
         late = self.stalled_seconds > self._patience_seconds or self._overdue()
@@ -168,12 +170,6 @@ class Progress:
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
             self._stall = self._renewed_stall()
         return self._stall
-
-    @property
-    def _goes_on(self) -> bool:
-        """Whether there is nothing to look at, as after nearly every heartbeat: all are there, and something moves."""
-        stalled = self.stalled_seconds
-        return stalled <= CERTAIN_SECONDS and stalled <= self._allowed_seconds and not self._lost and not self._closed
 
     @property
     def _leaving(self) -> bool:
@@ -350,12 +346,12 @@ class Progress:
                     self._patience.ends(state.phase, len(self._ranks))
 
     def _pass_time(self, unix_ns: int, *, moved: bool) -> None:
-        since_ns = unix_ns - self._heard_unix_ns if self._heard_unix_ns else 0
-        if since_ns > 0:
-            seconds = min(since_ns * NS, LONGEST_BEAT_SECONDS)
-            self.stalled_seconds += seconds
-            self._left_seconds += seconds
-        self._heard_unix_ns = max(unix_ns, self._heard_unix_ns)
+        if unix_ns > self._heard_unix_ns:
+            if self._heard_unix_ns:
+                seconds = min((unix_ns - self._heard_unix_ns) * NS, LONGEST_BEAT_SECONDS)
+                self.stalled_seconds += seconds
+                self._left_seconds += seconds
+            self._heard_unix_ns = unix_ns
         if moved:
             self._patience.note(self._phases, self._step, self.stalled_seconds)
             self.stalled_seconds, self._most_lost, self._waited_seconds = 0.0, 0, None

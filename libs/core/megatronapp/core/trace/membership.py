@@ -152,13 +152,15 @@ class Membership:
     ) -> Process | None:
         """Fold in one message, of this kind: its body, None where it has none. Returns its sender; None when that has
         been replaced, or is of an older attempt."""
-        process = self._sender(identity)
+        of_rank = self._processes.get(identity.rank) if identity.attempt == self.attempt else None
+        process = (of_rank and of_rank.get(identity.incarnation)) or self._sender(identity)
         if process is None:
             return None
         process.take(message, kind, received_unix_ns, lost=lost)
         if kind == "hello" and message.hello.HasField("recipe"):
             self._learn_recipe(identity.rank, received_unix_ns, message.hello.recipe)
-        return self._elected(process)
+        alone = of_rank is not None and len(of_rank) == 1 and self._ranks.get(process.rank) is process
+        return process if alone else self._elected(process)
 
     def recall(self, record: trace_pb2.RankRecord) -> Process | None:
         """Fill in what another has kept of a rank's process, where the messages do not tell (any more)."""

@@ -110,6 +110,9 @@ def check_sent(
     if not _rank_message_holds(message):
         _RANK_MESSAGE.check(message)
     kind: str | None = body.WhichOneof("body")
+    if kind == "heartbeat" and body.seq:
+        check_heartbeat(body.heartbeat)
+        return kind, NO_COLUMNS
     if kind is None and message.lost:
         return None, NO_COLUMNS
     if kind == "hello" and body.hello.HasField("identity") and _WHO(body.hello.identity) != _WHO(sender):
