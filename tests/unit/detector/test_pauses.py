@@ -23,7 +23,7 @@ def trained(layout: Layout = SMALL, step_seconds: float = 4.0, *, steps: int = 6
     return job
 
 
-@pytest.mark.parametrize(("world", "seeds"), [(8, 8), (64, 1)])
+@pytest.mark.parametrize(("world", "seeds"), [(8, 3), (64, 1), pytest.param(8, 8, marks=pytest.mark.scale)])
 def test_starts_checkpoints_and_evaluations_wake_nobody(world: int, seeds: int) -> None:
     for seed in range(seeds):
         job = RandomJob(world, seed)

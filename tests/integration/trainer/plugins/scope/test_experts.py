@@ -17,7 +17,7 @@ EXPERTS_2 = "--expert-model-parallel-size 2"
 @pytest.mark.parametrize(
     ("ranks", "layout"),
     [
-        (1, ""),
+        pytest.param(1, "", marks=slower),
         (2, EXPERTS_2),
         pytest.param(2, "", marks=slower),  # two replicas, each of which has all experts
         pytest.param(4, EXPERTS_2, marks=slower),
