@@ -9,6 +9,8 @@ EXTRAS ?= dev
 REPORT ?=
 JUNIT  := $(if $(REPORT),--junit-xml=$(REPORT))
 export OMP_NUM_THREADS ?= 1
+# Without compiled files each of the test runner's workers would compile all tests again
+unexport PYTHONDONTWRITEBYTECODE
 # SHARE=0.2 plays so much of test-long, e2e and e2e-operator: another part each day (DAY), some of every module
 SHARE  ?=
 DAY    ?= $(shell date -u +%j)

@@ -1,6 +1,7 @@
 """Fixtures for all tests."""
 
-from collections.abc import Callable, Iterator
+import gc
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("a part of the tests")
     group.addoption("--share", type=float, default=1.0, help="play so much of each module, drawn, at least one test")
     group.addoption("--share-seed", type=int, default=0, help="which part is drawn")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests are found, of which none is garbage, then or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

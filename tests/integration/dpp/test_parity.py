@@ -11,6 +11,7 @@ from megatronapp.core.pipeline.operations import Kind
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.plugins.base import Plugin
 from tests.support.forked import run_forked
+from tests.support.marks import briefly
 from tests.support.varied_orders import Counting, StockUnderDpp, Varied, assert_bitwise_alike, trained
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
@@ -53,20 +54,21 @@ LAYOUTS = [
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("steps", [3, pytest.param(STEPS, marks=pytest.mark.long)])
-def test_with_w_split_from_b_they_are_bitwise_stocks(steps: int) -> None:
+@pytest.mark.parametrize(
+    ("policy", "cap", "steps"), briefly([pytest.param("zb-h1", 2, marks=pytest.mark.long), ("zb-h2", 3)], 3, STEPS)
+)
+def test_with_w_split_from_b_they_are_bitwise_stocks(policy: str, cap: int, steps: int) -> None:
     flags = "--pipeline-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel --geglu"
     run = partial(trained, steps=steps)
+
     stock = run_forked(4, run, flags)
+    chosen = run_forked(4, run, f"{flags} --use-dpp --dpp-policy {policy}", Counting)
 
-    for policy, cap in (("zb-h1", 2), ("zb-h2", 3)):
-        chosen = run_forked(4, run, f"{flags} --use-dpp --dpp-policy {policy}", Counting)
-
-        assert [each.losses for each in chosen] == [each.losses for each in stock]
-        assert [each.gradients for each in chosen] == [each.gradients for each in stock]
-        orders = [order for each in chosen for order in each.orders]
-        assert [sum(operation.kind is Kind.WGRAD for operation in order) for order in orders] == [4] * (4 * steps)
-        assert max(map(peak, orders)) <= cap
+    assert [each.losses for each in chosen] == [each.losses for each in stock]
+    assert [each.gradients for each in chosen] == [each.gradients for each in stock]
+    orders = [order for each in chosen for order in each.orders]
+    assert [sum(operation.kind is Kind.WGRAD for operation in order) for order in orders] == [4] * (4 * steps)
+    assert max(map(peak, orders)) <= cap
 
 
 @pytest.mark.long

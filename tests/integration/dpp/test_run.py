@@ -62,7 +62,7 @@ def test_auto_tries_all_in_turns_and_its_order_can_be_replayed(tmp_path: Path) -
     assert [each.gradients for each in replayed] == [each.gradients[:2] for each in stock]
 
 
-@pytest.mark.parametrize("more", ["", "--overlap-grad-reduce"])
+@pytest.mark.parametrize("more", [pytest.param("", marks=pytest.mark.long), "--overlap-grad-reduce"])
 def test_layers_that_put_off_their_own_wgrad_train_as_stock_does(more: str) -> None:
     """In all three kinds of steps: by choice, in the hint's order, and as megatron-core's schedule."""
     flags = f"{TWO} {more}"
@@ -214,7 +214,7 @@ def error_of(flags: str, victim: int, died_at: Path) -> tuple[str, float] | None
     return None
 
 
-@pytest.mark.parametrize("victim", [1, 3])
+@pytest.mark.parametrize("victim", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_a_rank_that_is_killed_is_named_by_its_neighbours(victim: int, tmp_path: Path) -> None:
     flags = "--pipeline-model-parallel-size 4"
 

@@ -10,6 +10,7 @@ import pytest
 
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from tests.support.disaggregated import Case
+from tests.support.marks import briefly
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
@@ -27,14 +28,15 @@ CASES = {
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, id=name, marks=pytest.mark.long if "VPP" in name else ()) for name, case in CASES.items()],
+    ("name", "steps"),
+    briefly([pytest.param(name, marks=pytest.mark.long if "VPP" in name else ()) for name in CASES], 5, STEPS),
 )
-def test_losses_and_gradients_are_bitwise_stocks(case: Case) -> None:
-    stock = replace(case, flags=case.flags.partition("--fbd")[0]).stock(STEPS)
+def test_losses_and_gradients_are_bitwise_stocks(name: str, steps: int) -> None:
+    case = CASES[name]
+    stock = replace(case, flags=case.flags.partition("--fbd")[0]).stock(steps)
 
-    chosen = case.disaggregated(STEPS)
+    chosen = case.disaggregated(steps)
 
     assert [each.gradients for each in chosen] == [each.gradients for each in stock]
     assert chosen[-1].losses == stock[-1].losses
-    assert len(chosen[-1].losses) == len(set(chosen[-1].losses)) == STEPS
+    assert len(chosen[-1].losses) == len(set(chosen[-1].losses)) == steps

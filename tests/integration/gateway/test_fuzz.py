@@ -7,12 +7,13 @@ import random
 from typing import Any
 from urllib.parse import quote
 
+import pytest
+
 from megatronapp.gateway.models import ErrorResponse
 from megatronapp.gateway.openapi import document
 from tests.integration.gateway.conftest import OPERATOR, Served
 from tests.integration.gateway.support import RUN, finding, hello, message
 
-REQUESTS = 120
 TEXTS = ["", "0", "-1", "1e9", "999999999999999999999999", "NaN", "../..", "\x00", "a" * 5000, "é\u2028", "%", "0-5,7"]
 GOOD = ["1", "3", "base", "perfetto", "open", RUN, "finding-1"]
 BODIES: list[Any] = [
@@ -30,7 +31,8 @@ BODIES: list[Any] = [
 ]
 
 
-async def test_no_request_makes_the_gateway_fail(served: Served) -> None:
+@pytest.mark.parametrize("requests", [60, pytest.param(600, marks=pytest.mark.long)])
+async def test_no_request_makes_the_gateway_fail(served: Served, requests: int) -> None:
     await served.publish(message(hello()), finding(1))
     await served.until("/api/v1/findings", lambda found: len(found) == 1)
     chance = random.Random(20)
@@ -42,7 +44,7 @@ async def test_no_request_makes_the_gateway_fail(served: Served) -> None:
 
     failed = []
     async with served.client(OPERATOR) as client:
-        for _ in range(REQUESTS):
+        for _ in range(requests):
             method, path, operation = chance.choice(operations)
             url, query = _arguments(chance, path, operation)
             body = json.dumps(chance.choice(BODIES)).encode() if "requestBody" in operation else None

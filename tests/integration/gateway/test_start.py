@@ -70,7 +70,13 @@ def test_no_secret_may_be_set_and_empty(name: str, value: str, monkeypatch: pyte
         GatewaySettings.load()
 
 
-@pytest.mark.parametrize("name", ["OPERATOR_TOKEN", "SESSION_KEY", "ALERTMANAGER_TOKEN", "REDIS_URL"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OPERATOR_TOKEN",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("SESSION_KEY", "ALERTMANAGER_TOKEN", "REDIS_URL")),
+    ],
+)
 def test_a_gateway_with_an_empty_secret_does_not_start_and_names_it(name: str, tmp_path: Path) -> None:
     gateway = process(tmp_path, **STATIC | {name: "", "PORT": "0"})
 

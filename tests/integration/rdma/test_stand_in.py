@@ -42,6 +42,7 @@ def test_gpu_memory_arrives_in_any_order_and_no_late_copy_changes_anything_else(
     ]
 
 
+@pytest.mark.long
 def test_streams_hosts_and_schedulers_get_what_they_ask_for(driver: Path) -> None:
     """No host waits in wait_stream, host and GPU are a pair, captured streams are refused, limits are kept."""
     assert run("stand_in_scheduling.py", driver) == [

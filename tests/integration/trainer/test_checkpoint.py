@@ -38,7 +38,11 @@ def uninterrupted(flags: str, world_size: int, steps: int) -> list[float]:
             f"{DROPOUT} --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
             marks=pytest.mark.long,
         ),
-        (1, "--bf16 --use-distributed-optimizer --overlap-grad-reduce --ddp-bucket-size 5000"),
+        pytest.param(
+            1,
+            "--bf16 --use-distributed-optimizer --overlap-grad-reduce --ddp-bucket-size 5000",
+            marks=pytest.mark.long,
+        ),
         (2, "--bf16 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
         (1, "--bf16 --optimizer-cpu-offload --optimizer-offload-fraction 0.5"),
         pytest.param(2, "--bf16 --optimizer-cpu-offload --use-distributed-optimizer", marks=pytest.mark.long),
@@ -111,7 +115,7 @@ def test_weights_alone_start_a_new_run_at_step_one(saved_by_a_pipeline: Path) ->
     ("saved", "now", "world_size"),
     [
         ("--bf16 --use-distributed-optimizer", "--bf16 --pipeline-model-parallel-size 2", 2),
-        ("--bf16", "--bf16 --use-distributed-optimizer", 2),
+        pytest.param("--bf16", "--bf16 --use-distributed-optimizer", 2, marks=pytest.mark.long),
         pytest.param("--swiglu", "--swiglu --use-distributed-optimizer", 2, marks=pytest.mark.long),
         pytest.param(
             "--fp16 --initial-loss-scale 4096 --use-distributed-optimizer",

@@ -122,10 +122,8 @@ def test_our_attention_learns_as_megatron_cores(family: str, backend: str, data:
     assert found == pytest.approx(single(family, data, steps), rel=RELATIVE)
 
 
-@pytest.mark.parametrize(
-    ("world_size", "layout"),
-    [(2, f"{TP2} --sequence-parallel"), *(pytest.param(2, each, marks=slower) for each in (TP2, SHARDED))],
-)
+@slower
+@pytest.mark.parametrize(("world_size", "layout"), [(2, f"{TP2} --sequence-parallel"), (2, TP2), (2, SHARDED)])
 def test_t5s_biases_are_learned_alike_in_every_layout(world_size: int, layout: str, data: str) -> None:
     steps = f"--train-iters {FEW} --position-embedding-type relative"
 

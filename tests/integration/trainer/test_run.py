@@ -57,6 +57,7 @@ def test_tensorboard_has_every_value_of_the_log(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_wandb_has_every_value_of_the_log_without_a_network(tmp_path: Path) -> None:
     flags = f"{TINY} --train-iters 3 --eval-interval 3 --eval-iters 1 --wandb-project tiny --wandb-save-dir {tmp_path}"
 

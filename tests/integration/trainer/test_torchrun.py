@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from megatronapp.trainer import checkpoint_folder, rank_exit
+from megatronapp.trainer import checkpoint_folder, launch, rank_exit
 from megatronapp.trainer import main as trainer_main
 from megatronapp.trainer.main import main
+from megatronapp.trainer.metrics import StepReport
 from tests.support.forked import RankFailedError, run_forked
-from tests.support.training import TINY, train
+from tests.support.training import TINY, Recording, train
 
 
 def start(flags: str, *, ranks: int) -> subprocess.Popen[str]:
@@ -39,6 +40,31 @@ def events(lines: list[str], name: str) -> list[dict[str, Any]]:
     return [event for event in parsed if event["event"] == name]
 
 
+class Interrupted(Recording):
+    """SIGTERM comes in the third step."""
+
+    def step(self, report: StepReport) -> None:
+        super().step(report)
+        if report.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def steps_until_interrupted(flags: str) -> int:
+    recording = Interrupted()
+    launch.run(flags.split(), reporters=[recording], plugins=())
+    return len(recording.steps)
+
+
+def test_sigterm_to_one_rank_ends_all_in_order_with_a_checkpoint(tmp_path: Path) -> None:
+    flags = f"{TINY} --train-iters 3000 --pipeline-model-parallel-size 2 --save {tmp_path}"
+
+    _, last = run_forked(2, steps_until_interrupted, flags)
+
+    assert 3 <= last < 3000
+    assert checkpoint_folder.find_latest(tmp_path) == last
+
+
+@pytest.mark.long
 @pytest.mark.timeout(300)  # two imports of torch and megatron-core on a busy machine
 def test_sigterm_saves_a_checkpoint_on_all_ranks_and_ends_in_order(tmp_path: Path) -> None:
     trainer = start(f"{TINY} --train-iters 3000 --pipeline-model-parallel-size 2 --save {tmp_path}", ranks=2)

@@ -18,13 +18,15 @@ def _last_words(verdicts: Verdicts) -> list[Finding]:
     return found
 
 
-@pytest.mark.parametrize("on_cpu", [False, True], ids=["gpu", "cpu"])
 @pytest.mark.parametrize(
-    ("layout", "ranks"),
+    ("layout", "ranks", "on_cpu"),
     [
-        pytest.param(Layout(pp=2, dp=2), (2, 3), id="all replicas of a stage"),
-        pytest.param(Layout(pp=4, dp=1), (2,), id="no replica"),
-        pytest.param(Layout(pp=2, dp=4), (5,), id="peers that agree"),
+        pytest.param(Layout(pp=2, dp=2), (2, 3), False, id="all replicas of a stage, gpu"),
+        pytest.param(Layout(pp=2, dp=2), (2, 3), True, id="all replicas of a stage, cpu", marks=pytest.mark.scale),
+        pytest.param(Layout(pp=4, dp=1), (2,), False, id="no replica, gpu", marks=pytest.mark.scale),
+        pytest.param(Layout(pp=4, dp=1), (2,), True, id="no replica, cpu"),
+        pytest.param(Layout(pp=2, dp=4), (5,), False, id="peers that agree, gpu"),
+        pytest.param(Layout(pp=2, dp=4), (5,), True, id="peers that agree, cpu", marks=pytest.mark.scale),
     ],
 )
 def test_a_clearly_slow_rank_is_sure_whether_or_not_it_has_peers(

@@ -34,7 +34,7 @@ def test_what_slows_a_cpu_rank_for_seconds_pages() -> None:
     assert first.updated_unix_ns - first.since_unix_ns >= 2e9
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("link", 11), ("host", 5)])
+@pytest.mark.parametrize(("kind", "steps"), [("link", 11), pytest.param("host", 5, marks=pytest.mark.scale)])
 def test_what_cpu_ranks_wait_for_in_a_burst_pages_nobody(kind: str, steps: int) -> None:
     burst = Fault(kind, (1,), ONSET, 0.3, to_step=ONSET + steps - 1)
 
@@ -44,7 +44,7 @@ def test_what_cpu_ranks_wait_for_in_a_burst_pages_nobody(kind: str, steps: int) 
     assert not found.paged_ranks()
 
 
-@pytest.mark.parametrize("kind", ["link", "host"])
+@pytest.mark.parametrize("kind", [pytest.param("link", marks=pytest.mark.scale), "host"])
 def test_what_cpu_ranks_wait_for_for_good_pages(kind: str) -> None:
     found = detect(Job(Layout(), CPU, (Fault(kind, (1,), ONSET, 0.3),), seed=1, on_cpu=True), LAST)
 

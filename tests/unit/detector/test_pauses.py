@@ -23,7 +23,7 @@ def trained(layout: Layout = SMALL, step_seconds: float = 4.0, *, steps: int = 6
     return job
 
 
-@pytest.mark.parametrize(("world", "seeds"), [(8, 8), (64, 1)])
+@pytest.mark.parametrize(("world", "seeds"), [(8, 3), (64, 1), pytest.param(8, 8, marks=pytest.mark.scale)])
 def test_starts_checkpoints_and_evaluations_wake_nobody(world: int, seeds: int) -> None:
     for seed in range(seeds):
         job = RandomJob(world, seed)
@@ -33,6 +33,7 @@ def test_starts_checkpoints_and_evaluations_wake_nobody(world: int, seeds: int) 
         assert (job.reported.hangs(), job.reported.others()) == ([], []), f"seed {seed}: {job.habits}"
 
 
+@pytest.mark.scale
 def test_seconds_of_each_step_without_collectives_wake_nobody_in_a_large_job() -> None:
     job = PausingJob(WIDE, 10.0, quiet=0.8)
     job.start(10, 12)
@@ -193,6 +194,7 @@ def test_a_hang_that_resolved_itself_is_not_expected_again_in_a_large_job_either
     assert learnt(*[10.0] * 200, 300.0, *[10.0] * 20, ranks=1024).of([STEP]) == 10.0 + STEP_SECONDS
 
 
+@pytest.mark.scale
 def test_a_large_job_with_long_steps_is_known_to_hang_within_ten_seconds_of_its_longest_pause() -> None:
     job = trained(WIDE, 20.0, steps=10)
 

@@ -64,7 +64,7 @@ def test_who_waits_for_a_slow_rank_in_its_last_pass_is_not_slow(noise: NoiseMode
 
 
 @pytest.mark.parametrize("marked", [False, True])
-@pytest.mark.parametrize("microbatches", [1, 2, 8])
+@pytest.mark.parametrize("microbatches", [1, pytest.param(2, marks=pytest.mark.scale), 8])
 def test_how_slow_a_rank_is_shows_in_the_passes_that_nobody_waits_in(microbatches: int, marked: bool) -> None:
     """Of a step with one microbatch that is its forward pass."""
     job = Overlapped(

@@ -38,7 +38,13 @@ def test_a_slow_link_is_one_finding_on_one_rank_whatever_it_delays(rank: int, se
     assert (finding.kind, finding.cause, finding.ranks, finding.page) == (Kind.SLOW_LINK, Cause.NIC, (rank,), True)
 
 
-@pytest.mark.parametrize("layout", layouts(64, kind=INTERLEAVED), ids=lambda of: of.name)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(layout, id=layout.name, marks=pytest.mark.scale if number % 3 else ())
+        for number, layout in enumerate(layouts(64, kind=INTERLEAVED))
+    ],
+)
 def test_a_slow_link_is_told_from_its_groups_others_where_messages_run_beside_passes(layout: Layout) -> None:
     rank = layout.rank(layout.tp - 1, 1, 1)
 
@@ -71,7 +77,13 @@ def test_it_is_told_from_its_groups_other_members_before_its_messages_reach_thei
     assert finding.ranks == (5,)
 
 
-@pytest.mark.parametrize("other", [SMALL.rank(0, 2, 0), SMALL.rank(1, 2, 1), SMALL.rank(0, 0, 2)])
+@pytest.mark.parametrize(
+    "other",
+    [
+        SMALL.rank(0, 2, 0),
+        *(pytest.param(rank, marks=pytest.mark.scale) for rank in (SMALL.rank(1, 2, 1), SMALL.rank(0, 0, 2))),
+    ],
+)
 def test_two_slow_links_are_two_findings(other: int) -> None:
     findings = findings_of(SMALL, link(0, 5.0), link(other, 5.0, ONSET + 3))
 

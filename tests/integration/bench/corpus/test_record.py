@@ -41,6 +41,7 @@ def test_what_would_not_be_over_in_time_is_not_begun(tmp_path: Path, capsys: pyt
     assert capsys.readouterr().err == "DP2: rank 1 is stopped: no time left\n"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_job_that_ends_by_its_fault_is_no_case_of_one_that_stands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -22,6 +22,7 @@ FLAGS = [
 ]
 
 
+@pytest.mark.long
 def test_the_jobs_of_two_processes_are_as_those_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole, first, second = (tmp_path / name for name in ("whole", "first", "second"))
     main([*FLAGS, "2", "--json", str(whole)])

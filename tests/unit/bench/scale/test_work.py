@@ -22,6 +22,7 @@ def without_times(played: tuple[Unit, Result]) -> tuple[Unit, Result]:
     return unit, replace(result, engine_seconds=0, generation_seconds=0) if isinstance(result, Outcome) else result
 
 
+@pytest.mark.long
 def test_jobs_in_several_processes_are_those_in_one() -> None:
     units: list[Unit] = [*(Trial("faults", "slow", 8, 1.0, seed, 0, size=1.2) for seed in range(2)), Stop(8, 1)]
 

@@ -57,7 +57,7 @@ def test_a_rank_whose_summaries_alone_are_lost_is_not_accused(seed: int) -> None
         pytest.param(Layout(pp=1, dp=8), True, id="dp8-cpu", marks=pytest.mark.scale),
         pytest.param(Layout(pp=2, dp=2, tp=2), False, id="pp2 tp2-gpu", marks=pytest.mark.scale),
         pytest.param(Layout(pp=2, dp=2, tp=2), True, id="pp2 tp2-cpu"),
-        pytest.param(Layout(pp=4, dp=2), False, id="pp4-gpu"),
+        pytest.param(Layout(pp=4, dp=2), False, id="pp4-gpu", marks=pytest.mark.scale),
         pytest.param(Layout(pp=4, dp=2), True, id="pp4-cpu", marks=pytest.mark.scale),
     ],
 )

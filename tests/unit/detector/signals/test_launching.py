@@ -19,13 +19,22 @@ def test_an_effect_that_unmarked_waiting_may_have_is_as_large_as_what_the_agent_
     assert launching.BLUR == launching.SOMETIMES == summary.STARVED
 
 
-@pytest.mark.parametrize("layout", [Layout(pp=1, dp=2), Layout(pp=2, dp=2), Layout(pp=2, dp=1), Layout(pp=1, dp=8)])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(pp=2, dp=2),
+        *(pytest.param(Layout(pp=pp, dp=dp), marks=pytest.mark.scale) for pp, dp in ((1, 2), (2, 1), (1, 8))),
+    ],
+)
 @pytest.mark.parametrize("seed", seeds(2))
 def test_wavering_hosts_page_nobody(layout: Layout, seed: int) -> None:
     assert detect(Job(layout, HOST_BOUND, seed=seed), 120).paged() == []
 
 
-@pytest.mark.parametrize("layout", [Layout(pp=1, dp=2), Layout(pp=1, dp=8), Layout(pp=2, dp=4)])
+@pytest.mark.parametrize(
+    "layout",
+    [Layout(pp=1, dp=2), *(pytest.param(Layout(pp=pp, dp=dp), marks=pytest.mark.scale) for pp, dp in ((1, 8), (2, 4)))],
+)
 def test_a_slow_device_is_found_beside_devices_that_starve(layout: Layout) -> None:
     job = Job(layout, HOST_BOUND, (Fault("compute", (1,), ONSET, 2.5),), seed=3)
 

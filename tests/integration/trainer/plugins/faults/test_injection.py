@@ -87,8 +87,10 @@ def slow_and_clean(seconds: dict[int, float]) -> tuple[float, float]:
     ("fault", "flags", "world", "where"),
     [
         (f"kind: host_stall, ranks: [0], seconds: {SECONDS}", "", 1, "host"),
-        (f"kind: data_stall, ranks: [0], seconds: {SECONDS}", "", 1, "data"),
-        (f"kind: late_link, ranks: [0], seconds: {SECONDS}", "", 1, "all-grads-sync"),
+        pytest.param(f"kind: data_stall, ranks: [0], seconds: {SECONDS}", "", 1, "data", marks=pytest.mark.long),
+        pytest.param(
+            f"kind: late_link, ranks: [0], seconds: {SECONDS}", "", 1, "all-grads-sync", marks=pytest.mark.long
+        ),
         (
             f"kind: late_link, stages: [0], seconds: {SECONDS}",
             "--pipeline-model-parallel-size 2",

@@ -26,7 +26,7 @@ LAYOUTS = {
     "experts in one kernel": (2, f"{MOE} --moe-grouped-gemm"),
     "tensor and pipeline": (4, f"{SP} --pipeline-model-parallel-size 2"),
 }
-QUICK = ("one process", "interleaved", "distributed optimizer", "tensor and pipeline")
+QUICK = ("one process", "interleaved", "distributed optimizer")
 PEER_NAME = {"forward_send": "forward_recv", "backward_send": "backward_recv"}
 
 

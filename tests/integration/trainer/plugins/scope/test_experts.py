@@ -25,7 +25,7 @@ TENSORS_2 = "--tensor-model-parallel-size 2 --sequence-parallel"
 @pytest.mark.parametrize(
     ("ranks", "layout"),
     [
-        (1, ""),
+        pytest.param(1, "", marks=slower),
         (2, EXPERTS_2),
         pytest.param(2, "", marks=slower),  # two replicas, each of which has all experts
         pytest.param(4, EXPERTS_2, marks=slower),
