@@ -1,6 +1,8 @@
 """Interleaved blocks: every mode once a round, in an order drawn anew."""
 
-from bench._blocks import BLOCK, Blocks
+import pytest
+
+from bench._blocks import BLOCK, Blocks, Timings, interval95, process_seconds, trimmed_interval95
 
 MODES = ("off", "control", "base", "full")
 
@@ -46,3 +48,60 @@ def test_blocks_may_have_another_length() -> None:
 
     assert len(modes) == 8
     assert all(modes[at] == modes[at + 1] for at in range(0, 8, 2))
+
+
+def timings(*, rounds: int, watched_seconds: float) -> Timings:
+    """Of steps of 1 s, watched ones of so many."""
+    blocks = Blocks(modes=("off", "watched"), settling=1, length=3)
+    found = Timings(blocks)
+    for step in range(1, blocks.steps(rounds) + 1):
+        found.add(step, watched_seconds if blocks.mode_of(step)[0] == "watched" else 1.0)
+    return found
+
+
+def test_a_round_that_was_cut_off_does_not_count() -> None:
+    found = timings(rounds=3, watched_seconds=1.02)
+
+    found.add_to("off", 3, 9.0)
+    found.add_to("watched", 3, 9.0)
+
+    assert found.rounds == 3
+    assert found.robust_seconds() == 1.0
+    assert found.against_first("watched")["steps"] == 9
+
+
+def test_a_stall_does_not_move_the_robust_difference_but_the_mean() -> None:
+    found = timings(rounds=10, watched_seconds=1.02)
+
+    for _ in range(3):
+        found.add_to("off", 10, 5.0)
+        found.add_to("watched", 10, 1.02)
+
+    assert found.robustly_against_first("watched")["longer_ratio"] == 0.02
+    assert found.robustly_against_first("watched")["mean_ratio"] < -0.2
+    assert found.against_first("watched")["longer_ratio"] < -0.2
+
+
+def test_a_trimmed_interval_is_yuens() -> None:
+    """Data, mean and Winsorised deviation: Wilcox, Introduction to Robust Estimation and Hypothesis Testing."""
+    values = [77, 87, 88, 114, 151, 210, 219, 246, 253, 262, 296, 299, 306, 376, 428, 515, 666, 1310, 2611]
+
+    mean, half = trimmed_interval95(values)
+
+    winsorised, t_of_12 = 146.7, 2.179
+    assert mean == pytest.approx(282.7, abs=0.05)
+    assert half == pytest.approx(t_of_12 * winsorised * (18 / (13 * 12)) ** 0.5, rel=0.002)
+
+
+def test_few_values_are_not_trimmed() -> None:
+    values = [1.0, 2.0, 4.0, 9.0]
+
+    assert trimmed_interval95(values) == pytest.approx(interval95(values))
+
+
+def test_a_run_is_over_at_its_limit() -> None:
+    age = process_seconds()
+
+    assert Blocks(modes=("off", "on"), settling=0, limit_seconds=age - 1).over()
+    assert not Blocks(modes=("off", "on"), settling=0, limit_seconds=age + 600).over()
+    assert not Blocks(modes=("off", "on"), settling=0).over()
