@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +64,8 @@ class Lanes:
         self._open: list[Moment] = []
         self._steps: list[Moment] = []
         self.on = False
+        self.mark: Callable[[str], AbstractContextManager[Any]] = nullcontext
+        """Is open while a lane of that name is."""
         patches = Patches()
         for owner, method, name in LANES:
             patches.set(owner, method, self.timed(name, getattr(owner, method)))
@@ -73,7 +76,8 @@ class Lanes:
                 return call(*args, **kwargs)
             self._begin(name)
             try:
-                return call(*args, **kwargs)
+                with self.mark(name):
+                    return call(*args, **kwargs)
             finally:
                 self._end()
 
