@@ -21,8 +21,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 PREFIX = "lane "
 OUTSIDE = "no lane"
-SHOWN = 14
-"""Kernels of a lane, those that take longest."""
+SHOWN, CALLS_SHOWN = 14, 4
+"""Kernels of a lane, and calls that its host makes: those that take longest."""
 NAME_WIDTH = 90
 
 
@@ -49,6 +49,8 @@ class Lane:
     """Before one of its kernels, while the device ran nothing."""
     kernels: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
+    in_driver: Counter[str] = field(default_factory=Counter)
+    """The host's time in calls of the CUDA runtime and driver, by name."""
 
 
 class Kernels:
@@ -96,11 +98,11 @@ def lanes_of(events: Iterable[dict[str, Any]]) -> dict[str, Lane]:
         lanes[span.name].host += span.end - span.begin
     for moment in _outermost(by_category["cpu_op"]):
         lanes[lane_at(moment)].operators += 1
-    launched = {
-        e["args"]["correlation"]: lane_at(e["ts"])
-        for e in (*by_category["cuda_runtime"], *by_category["cuda_driver"])
-        if "correlation" in e.get("args", {})
-    }
+    launched = {}
+    for event in (*by_category["cuda_runtime"], *by_category["cuda_driver"]):
+        name = lane_at(event["ts"])
+        lanes[name].in_driver[event["name"]] += float(event["dur"])
+        launched[event.get("args", {}).get("correlation")] = name
     on_device = [e for name in ("kernel", "gpu_memcpy", "gpu_memset") for e in by_category[name]]
     _add_kernels(lanes, launched, sorted(on_device, key=lambda e: float(e["ts"])))
     return dict(lanes)
@@ -136,7 +138,7 @@ def _outermost(operators: Iterable[dict[str, Any]]) -> Iterator[float]:
             yield begin
 
 
-def _add_kernels(lanes: defaultdict[str, Lane], launched: dict[int, str], on_device: list[dict[str, Any]]) -> None:
+def _add_kernels(lanes: defaultdict[str, Lane], launched: dict[Any, str], on_device: list[dict[str, Any]]) -> None:
     reached = float(on_device[0]["ts"]) if on_device else 0.0
     for event in on_device:
         lane = lanes[launched.get(event.get("args", {}).get("correlation"), OUTSIDE)]
@@ -159,6 +161,8 @@ def described(lanes: dict[str, Lane], steps: int) -> Iterator[str]:
         )
         for kernel, duration in lane.kernels.most_common(SHOWN):
             yield f"    {_ms(duration, steps)} ms  {lane.calls[kernel] / steps:g} x  {kernel[:NAME_WIDTH]}"
+        for call, duration in lane.in_driver.most_common(CALLS_SHOWN):
+            yield f"    host {_ms(duration, steps)} ms  {call}"
 
 
 def _ms(microseconds: float, steps: int) -> str:

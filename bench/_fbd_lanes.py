@@ -22,6 +22,7 @@ from megatronapp.trainer.plugins.fbd.backward import RecomputeStep
 from megatronapp.trainer.plugins.fbd.forward import ForwardLoop, Neighbours, Outputs
 from megatronapp.trainer.plugins.fbd.linears import ReceivedLinears, SentLinears
 from megatronapp.trainer.plugins.fbd.link import Link
+from megatronapp.trainer.plugins.fbd.plugin import BackwardPlugin
 from megatronapp.trainer.plugins.fbd.weights import Receiving, Sending
 
 STEP, F, OPTIMIZER = "step", "F", "optimizer"
@@ -36,6 +37,8 @@ LANES: tuple[tuple[type, str, str], ...] = (
     (Step, "finish", "reduce"),
     (ReceivedLinears, "received", "wait linears"),
     (Link, "wait_sent", "wait sent"),
+    (Link, "hand_over", "hand over"),
+    (BackwardPlugin, "step_begin", "say go"),
     (Sending, "send", "send weights"),
     (ForwardLoop, "_next", "wait go"),
     (Receiving, "wait", "wait weights"),

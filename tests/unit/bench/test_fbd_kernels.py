@@ -41,6 +41,7 @@ def test_a_kernel_belongs_to_the_innermost_lane_that_it_was_launched_in() -> Non
     assert lanes["B"].calls == {"norm": 2}
     assert lanes["W"].kernels == {"product": 100}
     assert lanes[OUTSIDE].kernels == {"copy": 10}
+    assert lanes["B"].in_driver == {"cudaLaunchKernel": 10}
 
 
 def test_the_time_of_the_host_is_the_innermost_lanes() -> None:
