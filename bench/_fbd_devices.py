@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 
 from bench._fbd_launch import (
     DISAGGREGATED,
+    KERNELS,
     LANE_STEPS,
     LINK,
     PROFILE,
@@ -140,6 +141,8 @@ class Devices:
     flags: tuple[str, ...] = ()
     count: int = 2
     limit_seconds: float = 600.0
+    kernels: bool = False
+    """Whether MegaFBD's ranks tell what their devices run."""
 
     @cached_property
     def model(self) -> list[str]:
@@ -154,7 +157,7 @@ class Devices:
             sizes = f"--train-iters {steps} --global-batch-size {self.batch * PROFILE_MICROBATCHES}"
             return Run(name=name, devices=own[:1], flags=(*self.model, *sizes.split()), plugins=PROFILE)
         flags = (*self.model, "--train-iters", str(iterations(self.steps)), *way.flags.split())
-        plugins = DISAGGREGATED if way.disaggregated else WATCHED
+        plugins = (KERNELS if self.kernels else DISAGGREGATED) if way.disaggregated else WATCHED
         return Run(name=name, devices=own + own[: way.shared], flags=flags, plugins=plugins)
 
 
@@ -177,6 +180,16 @@ def rows(devices: Devices, names: Iterable[str]) -> Iterator[dict[str, Any]]:
                 yield compared(devices, left.pop(name), seen)
     for each in left.values():
         yield {"what": each.name, "failed": "not compared: not all that it needs ended well", "ok": False}
+
+
+def kernels(devices: Devices, names: Iterable[str]) -> Iterator[str]:
+    """Lines of text: what each rank's device runs of the named comparisons, without stock's. Raises RunError."""
+    for comparison in (COMPARISONS[name] for name in names):
+        way = comparison.ways[comparison.name]
+        ranks = played(replace(devices, kernels=True).run(comparison.name, way, 0), devices.limit_seconds)
+        for label, each in _labelled(ranks):
+            yield f"{comparison.name}, {label}: a step of {_ms(trained(ranks)[0].step_seconds)} ms, when not recorded"
+            yield from (f"  {line}" for line in each.kernels)
 
 
 def in_order(ways: dict[str, Way]) -> dict[str, Way]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from megatronapp.trainer.plugins.fbd.backward import RecomputeStep
 from megatronapp.trainer.plugins.fbd.forward import ForwardLoop, Neighbours, Outputs
 from megatronapp.trainer.plugins.fbd.linears import ReceivedLinears, SentLinears
 from megatronapp.trainer.plugins.fbd.link import Link
+from megatronapp.trainer.plugins.fbd.plugin import BackwardPlugin
 from megatronapp.trainer.plugins.fbd.weights import Receiving, Sending
 
 STEP, F, OPTIMIZER = "step", "F", "optimizer"
@@ -35,6 +37,8 @@ LANES: tuple[tuple[type, str, str], ...] = (
     (Step, "finish", "reduce"),
     (ReceivedLinears, "received", "wait linears"),
     (Link, "wait_sent", "wait sent"),
+    (Link, "hand_over", "hand over"),
+    (BackwardPlugin, "step_begin", "say go"),
     (Sending, "send", "send weights"),
     (ForwardLoop, "_next", "wait go"),
     (Receiving, "wait", "wait weights"),
@@ -63,6 +67,8 @@ class Lanes:
         self._open: list[Moment] = []
         self._steps: list[Moment] = []
         self.on = False
+        self.mark: Callable[[str], AbstractContextManager[Any]] = nullcontext
+        """Is open while a lane of that name is."""
         patches = Patches()
         for owner, method, name in LANES:
             patches.set(owner, method, self.timed(name, getattr(owner, method)))
@@ -73,7 +79,8 @@ class Lanes:
                 return call(*args, **kwargs)
             self._begin(name)
             try:
-                return call(*args, **kwargs)
+                with self.mark(name):
+                    return call(*args, **kwargs)
             finally:
                 self._end()
 

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import torch
 
+from bench._fbd_kernels import Kernels
 from bench._fbd_lanes import OPTIMIZER, F, Lanes
 from bench.split_cost import SplitCost
 from megatronapp.core.trace.values import Progress
@@ -66,6 +67,8 @@ class Record:
     times: dict[str, float] = field(default_factory=dict)
     lanes: dict[str, tuple[float, float]] = field(default_factory=dict)
     """(device, host) of a step."""
+    kernels: list[str] = field(default_factory=list)
+    """Lines of a table, where they were asked for."""
 
     @property
     def step_seconds(self) -> float:
@@ -119,6 +122,25 @@ class Watch(Plugin):
         write(self._rank, self._seen)
 
 
+class KernelWatch(Watch):
+    """Also what the device runs in the last steps, which take longer while it is recorded."""
+
+    def __init__(self, args: argparse.Namespace, context: PluginContext) -> None:
+        super().__init__(args, context)
+        self._kernels = Kernels()
+        self._lanes.mark = self._kernels.mark
+
+    def step_begin(self, step: int) -> None:
+        if step == self._first_lane_step:
+            self._kernels.begin()
+        super().step_begin(step)
+
+    def training_end(self) -> None:
+        self._kernels.end(LANE_STEPS)
+        self._seen.kernels = self._kernels.lines
+        super().training_end()
+
+
 class Profile(SplitCost):
     """F, dgrad and W of a microbatch, and of F what the linears take."""
 
@@ -138,11 +160,12 @@ class Profile(SplitCost):
         write(0, Record(times=times | {LINK: link_bytes_per_second()}))
 
 
-WATCHED, DISAGGREGATED = "watched", "disaggregated"
+WATCHED, DISAGGREGATED, KERNELS = "watched", "disaggregated", "kernels"
 PLUGINS: dict[str, tuple[type[Plugin], ...]] = {
     PROFILE: (Profile,),
     WATCHED: (Watch,),
     DISAGGREGATED: (FbdPlugin, Watch),
+    KERNELS: (FbdPlugin, KernelWatch),
 }
 
 

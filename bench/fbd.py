@@ -13,6 +13,7 @@ them. `linears`: without a pipeline, 1 + 1 GPUs; `shared`: *input* on a pipeline
 first of them; `3+1`, `2+2`: *input* on four GPUs. Losses must be those of full recompute to the bit, which kernels have
 to repeat: with `--attention-backend flash` add `--deterministic-mode`. The planner predicts each from the times of one
 GPU and of the link. Each row tells what devices and hosts were busy with. Further flags are the trainer's.
+`--kernels` prints, in place of rows, what devices run within R, B, W and the other lanes, from torch's profiler.
 
 Prints one JSON object a row, and exits with 1 when a measured row misses what it must show.
 """
@@ -29,7 +30,7 @@ from typing import Any
 
 import torch
 
-from bench._fbd_devices import COMPARISONS, Devices, rows
+from bench._fbd_devices import COMPARISONS, Devices, kernels, rows
 from bench._model import PRESETS
 from bench._slept_worlds import Setting, disaggregated, stock
 from megatronapp.core.pipeline.bounds import one_f1b_cost
@@ -64,10 +65,13 @@ def main() -> int:
     parser.add_argument("--limit-seconds", type=float, default=500.0, help="on GPUs, for all (default %(default)s)")
     parser.add_argument("--on-cpu", action="store_true", help="rows for GPUs on CPU ranks: whether they run at all")
     parser.add_argument("--micro-batch-size", type=int, default=2, help="on GPUs (default %(default)s)")
+    parser.add_argument("--kernels", action="store_true", help="on GPUs: what devices run, in place of rows")
     options, flags = parser.parse_known_args()
     if flags and options.only != "gpu":
         parser.error(f"unknown: {' '.join(flags)}")
     options.flags = flags
+    if options.kernels:
+        return _print_kernels(options)
     missed = 0
     for row in _rows(options):
         missed += row.get("ok") is False
@@ -124,12 +128,22 @@ def _on_gpus(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         if count < needed:
             yield {"what": f"{', '.join(names)} on GPUs", "skipped": f"needs {needed} GPUs"}
             continue
-        preset = options.preset or ("1b-wide" if "linears" in names else "1b-pipeline")
-        devices = Devices(
-            preset=preset, microbatches=options.microbatches, batch=options.micro_batch_size, steps=options.steps,
-            flags=(*SHORT, *options.flags), count=count, limit_seconds=options.limit_seconds,
-        )  # fmt: skip
-        yield from rows(devices, names)
+        yield from rows(_devices(options, names, count), names)
+
+
+def _devices(options: argparse.Namespace, names: list[str], count: int = 2) -> Devices:
+    return Devices(
+        preset=options.preset or ("1b-wide" if "linears" in names else "1b-pipeline"), count=count,
+        microbatches=options.microbatches, batch=options.micro_batch_size, steps=options.steps,
+        flags=(*SHORT, *options.flags), limit_seconds=options.limit_seconds,
+    )  # fmt: skip
+
+
+def _print_kernels(options: argparse.Namespace) -> int:
+    for names in _alike(options.rows):
+        for line in kernels(_devices(options, names), names):
+            print(line, flush=True)
+    return 0
 
 
 def _alike(names: list[str]) -> list[list[str]]:
