@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 pytest.importorskip("megatronapp.scan", reason="the recorder's wheel is not installed: pip install native/scan")
 
 from megatronapp.scan import COLUMNS, Recorder, mark_cost_ns
+from tests.support.interpreter_threads import Entrances, lock_kept, spin_until, threads_called, threads_with_a_state
 from tests.support.segment import SegmentReader, Step
 
 pytestmark = [
@@ -130,6 +132,31 @@ def test_nobody_waits_for_the_device_but_the_resolver(
     assert recorder.done(mark)
     until(lambda: reader.frontiers()[track].completed == 1)
     assert len(steps(reader, 1)) == 1
+
+
+def test_the_resolver_never_takes_the_interpreters_lock(matrix: torch.Tensor) -> None:
+    entrances, before = Entrances(), threads_called("scan-resolver")
+    recorder = Recorder(bytes([1, 0, 0]), bytes([0, 0, 1]), torch._C._cuda_getCurrentRawStream, 0)
+    (resolver,) = threads_called("scan-resolver") - before
+    reader, resolved = SegmentReader(recorder.fd), 0
+    track = recorder.track(1, -1, False)
+
+    for number in range(1, 21):
+        with lock_kept():
+            recorder.begin(REDUCE)
+            matrix @ matrix
+            ticket = recorder.enqueue(track, REDUCE, number, 0)
+            recorder.complete_at(track, ticket, recorder.end_operation(1, -1, number, 64, 0))
+            recorder.end_step((number,))
+            resolved += spin_until(partial(reader.ended, number), 60)
+    states = threads_with_a_state()
+    assert recorder.close(60.0)
+
+    entered = entrances.count()
+    print(f"resolved under the lock: {resolved} of 20 steps; threads that entered the interpreter: {entered}")
+    assert resolved == 20
+    assert resolver not in states
+    assert entered == 0
 
 
 def test_host_spans_keep_the_hosts_clock(recorder: Recorder, reader: SegmentReader) -> None:

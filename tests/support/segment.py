@@ -192,6 +192,11 @@ class SegmentReader:
                 found.append(Record(kind, number, copy[16:]))
         return found
 
+    def ended(self, step: int) -> bool:
+        """Whether this step's end has come since the last call. Keeps the interpreter's lock."""
+        ends = (record.payload for record in self.records() if record.kind == STEP_END)
+        return any(struct.unpack_from("<Q", payload)[0] == step for payload in ends)
+
     def steps(self, columns: tuple[str, ...]) -> list[Step]:
         """Whole steps; of a reader that keeps up."""
         found = []

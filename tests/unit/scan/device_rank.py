@@ -15,6 +15,7 @@ DRIVER = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from megatronapp.scan import COLUMNS, Recorder  # noqa: E402
+from tests.support.interpreter_threads import Entrances, lock_kept, spin_until, threads_called, threads_with_a_state  # noqa: E402
 from tests.support.segment import SegmentReader, Step  # noqa: E402
 
 HOST, WORK = range(2)
@@ -121,6 +122,17 @@ def many_steps(device: Device, recorder: Recorder, reader: SegmentReader) -> Non
     print("events are used again, and read back cheaply")
 
 
+def nobody_else_in_the_interpreter(entrances: Entrances, recorder: Recorder, reader: SegmentReader) -> None:
+    (resolver,) = threads_called("scan-resolver")
+    with lock_kept():
+        work(recorder)
+        recorder.end_step((60,))
+        assert spin_until(lambda: reader.ended(60), SECONDS)
+    assert resolver not in threads_with_a_state()
+    assert entrances.count() == 0
+    print("the resolver never enters the interpreter")
+
+
 def closed_while_held(device: Device) -> None:
     recorder = Recorder(bytes([1, 0]), bytes(2), device.stream, 0)
     gate = device.hold(device.current)
@@ -145,11 +157,12 @@ def failed(device: Device) -> None:
 
 
 def main() -> None:
-    device = Device()
+    device, entrances = Device(), Entrances()
     recorder = Recorder(bytes([1, 0]), bytes(2), device.stream, 0)
     reader = SegmentReader(recorder.fd)
     two_streams(device, recorder, reader)
     many_steps(device, recorder, reader)
+    nobody_else_in_the_interpreter(entrances, recorder, reader)
     assert recorder.close(5.0)
     closed_while_held(device)
     failed(device)

@@ -28,6 +28,7 @@ def test_device_spans_and_completions_are_told_when_the_device_has_passed_them(t
     assert done.stdout.splitlines() == [
         "each stream at its own pace",
         "events are used again, and read back cheaply",
+        "the resolver never enters the interpreter",
         "a close waits for no device",
         "a device that fails costs its rows",
     ]

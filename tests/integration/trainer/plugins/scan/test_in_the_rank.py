@@ -1,4 +1,5 @@
-"""What tracing leaves in the training process under plain torchrun: no thread, no gRPC, no protobuf, no pydantic."""
+"""What tracing leaves in the training process under plain torchrun: no thread of Python, no gRPC, no protobuf, no
+pydantic; and nobody there but the training thread needs the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ import pytest
 
 from megatronapp.core.trace import file as trace_file
 from megatronapp.trainer.agent.rendezvous import SOCKET_VARIABLE
-from tests.integration.trainer.plugins.scan.traced import read
+from tests.integration.trainer.plugins.scan.traced import read, run_traced
 from tests.support.training import TINY
+from tests.support.watched_threads import STEPS, WatchedThreads, train_watched
 
 PATIENCE_SECONDS = 60.0
 SCRIPT = """
@@ -62,6 +64,15 @@ def test_a_rank_under_plain_torchrun_traces_without_threads_and_heavy_modules(tm
         assert seen == {"threads": ["MainThread"], "modules": []}
         trace = closed(trace_file.path_for(tmp_path / "trace", "local/train", 1, rank))
         assert [summary.step for summary in read(trace).summaries] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_no_thread_of_tracing_takes_the_interpreters_lock(world: int, tmp_path: Path) -> None:
+    pytest.importorskip("megatronapp.scan", reason="the recorder's wheel is not installed: pip install native/scan")
+
+    seen = run_traced(world, train_watched, f"--trace-dir {tmp_path}")
+
+    assert seen == [WatchedThreads(1, 0, (), STEPS)] * world
 
 
 def closed(path: Path) -> Path:
