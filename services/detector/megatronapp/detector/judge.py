@@ -50,7 +50,7 @@ from megatronapp.detector.signals import (
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.signals.exposure import Exposure
-from megatronapp.detector.signals.history import Anchors, PassHistory
+from megatronapp.detector.signals.history import Anchors, PassHistory, Standing
 from megatronapp.detector.signals.launching import Launching
 from megatronapp.detector.signals.nodes import Nodes
 from megatronapp.detector.signals.outrun import Outrun
@@ -101,6 +101,7 @@ class Judge:
         self._transfers = Transfers()
         self._exposure = Exposure()
         self._anchors: dict[str, Anchors] = {}
+        self._standing: dict[str, Standing] = {}
         self._passes = PassHistory()
         self._saves = Saves()
         self._nodes = Nodes()
@@ -287,7 +288,7 @@ class Judge:
         reference = peers.beside_stage_peers(values, table.ranks.pipeline, healthy)
         for column, signal in enumerate(shares):
             anchored = self._anchored(signal, table, values[:, column])
-            beside = np.where(np.isfinite(reference[:, column]), (values - reference)[:, column], anchored)
+            beside = self._beside(signal, table.ranks.rank, (values - reference)[:, column], anchored)
             self.monitors[signal].observe(table.step, table.ranks.rank, beside)
             self._observe_outrun(signal, table.ranks.rank, values[:, column], (signal,))
 
@@ -300,7 +301,7 @@ class Judge:
         """How late starved ranks are; the pace of others is their device's. Returns whether others may wait for it."""
         if "launching" not in self.monitors:
             return False
-        beside = np.where(np.isfinite(passes.beside_peers), passes.beside_peers, pace)
+        beside = self._beside("launching", table.ranks.rank, passes.beside_peers, pace)
         late = np.where(passes.starved, beside, np.minimum(beside, 0.0))
         self.monitors["launching"].observe(table.step, table.ranks.rank, late)
         return passes.late
@@ -319,6 +320,9 @@ class Judge:
         if not table.missing and len(self._first) == WARM_UP:
             return np.full(len(table.ranks), np.nan)
         return self._anchored("untold", table, waits.waited_for_untold(table) / usual)
+
+    def _beside(self, signal: str, ranks: Ints, beside: Floats, own: Floats) -> Floats:
+        return self._standing.setdefault(signal, Standing()).beside(ranks, beside, own, self.monitors[signal].baseline)
 
     def _anchored(self, signal: str, table: StepTable, values: Floats) -> Floats:
         return self._anchors.setdefault(signal, Anchors()).subtract(table.ranks.rank, values)

@@ -33,6 +33,7 @@ def paged(recording: str, folder: Path) -> list[Finding]:
         ("h100/slow-reduced-beside", {Cause.COMPUTE}, 41, 1.4),
         ("h100/neighbour-reduced-after", {Cause.INTERFERENCE}, 66, 1.9),
         ("h100/neighbour-reduced-beside", {Cause.INTERFERENCE}, 66, 1.9),
+        ("h200/neighbour-reduced-beside", {Cause.INTERFERENCE}, 71, 1.9),
     ],
 )
 def test_only_the_disturbed_rank_is_paged(

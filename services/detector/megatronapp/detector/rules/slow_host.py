@@ -95,6 +95,7 @@ def _launching(view: View) -> Iterator[Suspicion]:
             smallest=monitor.noise.smallest,
             lost_seconds=lost,
             page_steps=LAUNCHING_PAGE_STEPS,
+            fading=monitor.fading(rank),
             slow={rank: ratio},
         )
 

@@ -46,6 +46,27 @@ class Anchors:
             self._seen = np.concatenate([self._seen, np.zeros(more, np.int64)])
 
 
+class Standing:
+    """Where each rank usually stands beside its peers, kept for the time when nobody is left to compare it with.
+
+    Its own past takes over then, from there: else how two hosts have always differed would look like news as soon as the
+    device of one of them is slow.
+    """
+
+    def __init__(self) -> None:
+        self._usual: Floats = np.zeros(0)
+
+    def beside(self, ranks: Ints, beside: Floats, own: Floats, baseline: Floats) -> Floats:
+        """beside: less the median peer's, nan: none is left; own: less the rank's own past; baseline: what is usual of
+        each rank beside peers, by rank, as far as known."""
+        if (more := int(ranks.max(initial=-1)) + 1 - len(self._usual)) > 0:
+            self._usual = np.concatenate([self._usual, np.zeros(more)])
+        compared = np.isfinite(beside)
+        learnt = ranks[compared & (ranks < len(baseline))]
+        self._usual[learnt] = baseline[learnt]
+        return np.where(compared, beside, own + self._usual[ranks])
+
+
 class PassHistory:
     """How much longer each rank's passes take than its first ones did.
 
