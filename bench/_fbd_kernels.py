@@ -7,6 +7,7 @@ the host waits for. Copies that the transport's own thread launches are counted 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -23,7 +24,11 @@ PREFIX = "lane "
 OUTSIDE = "no lane"
 SHOWN, CALLS_SHOWN = 14, 4
 """Kernels of a lane, and calls that its host makes: those that take longest."""
-NAME_WIDTH = 90
+NAME_WIDTH = 110
+LEFT_OUT = re.compile(
+    r"void |at::native::|\(anonymous namespace\)::|c10::|elementwise_kernel<[^>]*?gpu_kernel_impl\w*<"
+)
+"""Of a kernel's name: what says nothing of what it does."""
 
 
 class Span(NamedTuple):
@@ -160,7 +165,8 @@ def described(lanes: dict[str, Lane], steps: int) -> Iterator[str]:
             f"{lane.launches / steps:g} kernels and copies"
         )
         for kernel, duration in _longest(lane.kernels, SHOWN):
-            yield f"    {_ms(duration, steps)} ms  {lane.calls[kernel] / steps:g} x  {kernel[:NAME_WIDTH]}"
+            shown = LEFT_OUT.sub("", kernel)[:NAME_WIDTH]
+            yield f"    {_ms(duration, steps)} ms  {lane.calls[kernel] / steps:g} x  {shown}"
         for call, duration in _longest(lane.in_driver, CALLS_SHOWN):
             yield f"    host {_ms(duration, steps)} ms  {call}"
 

@@ -41,7 +41,7 @@ LANES: tuple[tuple[type, str, str], ...] = (
     (BackwardPlugin, "step_begin", "say go"),
     (Sending, "send", "send weights"),
     (ForwardLoop, "_run_ahead", "F ahead"),
-    (ForwardLoop, "_hear", "wait go"),
+    (ForwardLoop, "_wait_for_go", "wait go"),
     (Receiving, "wait", "wait weights"),
     (Outputs, "send", "send input"),
     (SentLinears, "send", "send linears"),

@@ -23,52 +23,52 @@ FLAGS = "--micro-batch-size 1 --global-batch-size 2"
 STEP = ["F"] * MICROBATCHES
 
 
-class Telling(Plugin):
-    """What its rank does: a microbatch's forward, and hearing of a step."""
+class Acting(Plugin):
+    """What its rank does: a microbatch's forward, and the end of its wait for a step."""
 
-    name = "telling"
-    told: list[str]
+    name = "acting"
+    acts: list[str]
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
-        cls.told = told = []
-        hear = ForwardLoop._hear
+        cls.acts = acts = []
+        wait = ForwardLoop._wait_for_go
 
-        def heard(*args: Any, **options: Any) -> Any:
-            go = hear(*args, **options)
-            told.append(f"step {go.step}")
+        def waited(*args: Any, **options: Any) -> Any:
+            go = wait(*args, **options)
+            acts.append(f"step {go.step}")
             return go
 
-        ForwardLoop._hear = heard  # type: ignore[method-assign]
+        ForwardLoop._wait_for_go = waited  # type: ignore[method-assign]
         return cls()
 
     def forward_step(self, function: ForwardStep) -> ForwardStep:
         def run(*args: Any, **options: Any) -> Any:
-            self.told.append("F")
+            self.acts.append("F")
             return function(*args, **options)
 
         return run
 
 
-def told_by_a_rank(flags: str) -> list[str]:
-    trained(flags, Telling, FbdPlugin, steps=STEPS)
-    return Telling.told
+def acts_of_a_rank(flags: str) -> list[str]:
+    trained(flags, Acting, FbdPlugin, steps=STEPS)
+    return Acting.acts
 
 
-def told(case: Case) -> list[list[str]]:
-    every = run_forked(case.ranks, told_by_a_rank, case.asked)
+def acts_of(case: Case) -> list[list[str]]:
+    every = run_forked(case.ranks, acts_of_a_rank, case.asked)
     return [every[rank] for rank in case.roles.ranks(Role.FORWARD)]
 
 
 def test_it_runs_before_the_step_is_said_but_not_behind_the_last_one() -> None:
-    (forward,) = told(Case(FLAGS, forward_pipeline=1))
+    (forward,) = acts_of(Case(FLAGS, forward_pipeline=1))
 
     ahead = [*STEP[:1], "step 2", *STEP[1:], *STEP[:1], "step 3", *STEP[1:]]
     assert forward == ["step 1", *STEP, *ahead, "step 0"]
 
 
 def test_it_does_not_run_behind_a_step_that_is_told_to_be_the_last() -> None:
-    (forward,) = told(Case(f"{FLAGS} --exit-interval 1", forward_pipeline=1))
+    (forward,) = acts_of(Case(f"{FLAGS} --exit-interval 1", forward_pipeline=1))
 
     assert forward == ["step 1", *STEP, "step 0"]
 
@@ -76,4 +76,4 @@ def test_it_does_not_run_behind_a_step_that_is_told_to_be_the_last() -> None:
 def test_forward_stages_that_wait_for_each_other_begin_when_the_step_is_said() -> None:
     case = Case(FLAGS, forward_pipeline=2, linears=True)
 
-    assert told(case) == [["step 1", *STEP, "step 2", *STEP, "step 3", *STEP, "step 0"]] * 2
+    assert acts_of(case) == [["step 1", *STEP, "step 2", *STEP, "step 3", *STEP, "step 0"]] * 2

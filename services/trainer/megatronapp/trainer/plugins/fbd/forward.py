@@ -183,7 +183,7 @@ class ForwardLoop(Runner):
         self._training = plan.forward.training
 
     def train(self, borders: Borders) -> None:
-        go = self._hear(self._ask())
+        go = self._wait_for_go(self._ask())
         self._hooks.training_begin(max(go.step - 1, 0), go.consumed_samples, loaded=bool(go.weights))
         self._data = self._hooks.data(self._batches.train(go.consumed_samples)[0])
         asked, begun = False, None
@@ -194,7 +194,7 @@ class ForwardLoop(Runner):
                 asked = True
             question = self._ask()
             begun = self._run_ahead(go.step + 1)
-            go = self._hear(question, in_step=begun is not None)
+            go = self._wait_for_go(question, in_step=begun is not None)
         self._held.drop()
         self._weights.finish()
         self._hooks.training_end()
@@ -206,7 +206,7 @@ class ForwardLoop(Runner):
         leader = self._link.twins[0]
         return Question(self._link.receive(said, leader, Kind.GO, patience_seconds=PATIENCE_SECONDS), said)
 
-    def _hear(self, question: Question, *, in_step: bool = False) -> Go:
+    def _wait_for_go(self, question: Question, *, in_step: bool = False) -> Go:
         """in_step: it has begun. An evaluation or a checkpoint that comes in between is no part of it."""
         if in_step and not self._link.comes_within(question.pending, PAUSE_SECONDS):
             self._hooks.phase_begin(Phase.PAUSE)
