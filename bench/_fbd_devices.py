@@ -288,7 +288,9 @@ def prediction(
     step = planned(devices, comparison, times, share)
     pass_seconds = sum(times[name] for name in "FBW") / comparison.stages
     passes = one_f1b_cost(comparison.stages, devices.microbatches, pass_seconds, step.training.message_ns / 1e9)
-    predicted = step.step_ns / 1e9 + max(0.0, seconds[comparison.none] - passes)
+    tail = max(0.0, seconds[comparison.none] - passes)
+    step = replace(step, training=replace(step.training, tail_ns=tail * 1e9))
+    predicted = step.step_ns / 1e9 + tail
     error = seconds[comparison.name] / predicted - 1
     return {
         "linears_share": round(share, 3),

@@ -7,10 +7,11 @@ the host waits for. Copies that the transport's own thread launches are counted 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,11 @@ PREFIX = "lane "
 OUTSIDE = "no lane"
 SHOWN, CALLS_SHOWN = 14, 4
 """Kernels of a lane, and calls that its host makes: those that take longest."""
-NAME_WIDTH = 90
+NAME_WIDTH = 110
+LEFT_OUT = re.compile(
+    r"void |at::native::|\(anonymous namespace\)::|c10::|elementwise_kernel<[^>]*?gpu_kernel_impl\w*<"
+)
+"""Of a kernel's name: what says nothing of what it does."""
 
 
 class Span(NamedTuple):
@@ -47,9 +52,9 @@ class Lane:
     busy: float = 0.0
     idle: float = 0.0
     """Before one of its kernels, while the device ran nothing."""
-    kernels: Counter[str] = field(default_factory=Counter)
+    kernels: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     calls: Counter[str] = field(default_factory=Counter)
-    in_driver: Counter[str] = field(default_factory=Counter)
+    in_driver: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """The host's time in calls of the CUDA runtime and driver, by name."""
 
 
@@ -64,8 +69,8 @@ class Kernels:
         return record_function(PREFIX + name)
 
     def begin(self) -> None:
-        known = torch.profiler.supported_activities()
-        self._profile = profile(activities=[each for each in ProfilerActivity.__members__.values() if each in known])
+        on_gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+        self._profile = profile(activities=[ProfilerActivity.CPU, *on_gpu])
         self._profile.start()
 
     def end(self, steps: int) -> None:
@@ -159,10 +164,15 @@ def described(lanes: dict[str, Lane], steps: int) -> Iterator[str]:
             f"{_ms(lane.idle, steps)} ms; host {_ms(lane.host, steps)} ms; {lane.operators / steps:g} operators, "
             f"{lane.launches / steps:g} kernels and copies"
         )
-        for kernel, duration in lane.kernels.most_common(SHOWN):
-            yield f"    {_ms(duration, steps)} ms  {lane.calls[kernel] / steps:g} x  {kernel[:NAME_WIDTH]}"
-        for call, duration in lane.in_driver.most_common(CALLS_SHOWN):
+        for kernel, duration in _longest(lane.kernels, SHOWN):
+            shown = LEFT_OUT.sub("", kernel)[:NAME_WIDTH]
+            yield f"    {_ms(duration, steps)} ms  {lane.calls[kernel] / steps:g} x  {shown}"
+        for call, duration in _longest(lane.in_driver, CALLS_SHOWN):
             yield f"    host {_ms(duration, steps)} ms  {call}"
+
+
+def _longest(durations: Mapping[str, float], most: int) -> list[tuple[str, float]]:
+    return sorted(durations.items(), key=lambda each: -each[1])[:most]
 
 
 def _ms(microseconds: float, steps: int) -> str:

@@ -175,3 +175,7 @@ def test_the_next_part_is_run_ahead_where_it_has_a_slot_of_its_own() -> None:
     layout = Layout(stages=2, chunks=1, microbatches=4)
 
     assert [ahead_with(layout, slots) for slots in (1, 2, 3)] == [0, 1, 1]
+
+
+def test_one_stage_alone_has_no_gradient_to_wait_for_and_does_not_run_ahead() -> None:
+    assert ahead_with(Layout(stages=1, microbatches=4), slots=3) == 0

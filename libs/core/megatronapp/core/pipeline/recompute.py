@@ -30,8 +30,9 @@ def split_where_it_helps(layout: Layout, tensor: int, mode: Mode) -> Layout:
 
 
 def ahead_with(layout: Layout, slots: int) -> int:
-    """How far to run ahead: by one, where there are slots for it."""
-    return int(slots >= least_slots(layout, ahead=1))
+    """How far to run ahead: by one, where a stage waits for gradients and there are slots for it. One stage alone waits
+    for none: it would only hold more, and begin its first B later."""
+    return int(layout.stages > 1 and slots >= least_slots(layout, ahead=1))
 
 
 def recompute_order(layout: Layout, *, ahead: int = 1) -> Order:

@@ -83,18 +83,19 @@ class Attention(MegatronModule):
         if self._context.size() > 1:
             key, value = (_gathered(tensor, self._context) for tensor in (key, value))
         plain_causal = self._causal and attention_mask is None and self._window is None and self._context.size() == 1
-        hidden = None
-        if not (plain_causal and len(queries) == 1):  # the newest token sees all
-            hidden = self._hidden(queries, keys, attention_mask)
         bias = attention_bias if self._slopes is None else _alibi(self._slopes, queries, keys)
+        plainly = self._is_plain()
+        by_kernel = plain_causal and bias is None and len(queries) == len(keys) and not plainly  # which hides by itself
+        hidden = None
+        if not by_kernel and not (plain_causal and len(queries) == 1):  # the newest token sees all
+            hidden = self._hidden(queries, keys, attention_mask)
         shared = query.size(2) // key.size(2)
         if shared > 1:
             key, value = (tensor.repeat_interleave(shared, dim=2) for tensor in (key, value))
-        if self._is_plain():
+        if plainly:
             context = self._computed_plainly(query, key, value, hidden, bias)
         else:
-            square = plain_causal and bias is None and len(queries) == len(keys)
-            context = _fused(query, key, value, self._scale, None if square else hidden, bias, causal=square)
+            context = _fused(query, key, value, self._scale, hidden, bias, causal=by_kernel)
         return context.permute(2, 0, 1, 3).flatten(2)
 
     def _is_plain(self) -> bool:

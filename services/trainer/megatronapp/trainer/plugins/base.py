@@ -192,6 +192,8 @@ class StepHooks(Protocol):
 
     def phase_begin(self, phase: Phase) -> None: ...
 
+    def phase_end(self, phase: Phase) -> None: ...
+
 
 class Runner(Protocol):
     """What drives a rank."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,3 +66,17 @@ def test_only_what_runs_is_tried() -> None:
     assert {each.tensor for each in tried if each.mode is Mode.INPUT} == {1, 2, 4}
     assert {each.tensor for each in tried if each.mode is Mode.LAYERS} == {1, 2, 4}
     assert max(each.devices for each in tried) == 4
+
+
+@pytest.mark.parametrize(("pipeline", "hidden"), [(1, 1.0), (2, 0.0)])
+def test_the_optimizer_hides_the_first_microbatchs_forward_where_one_stage_runs_it(
+    pipeline: int, hidden: float
+) -> None:
+    model, training, devices = parts(Cluster(layers=12, stages=1, microbatches=8, gigabytes_per_second=1e6))
+    mapping = Mapping(Mode.LINEARS, 1, pipeline, slots=3)
+    behind_a_tail = replace(training, tail_ns=10 * training.forward_ns)
+
+    steps = [PlannedStep(model, each, devices, mapping, model.linears_share) for each in (training, behind_a_tail)]
+
+    saved_ns = steps[0].step_ns - steps[1].step_ns
+    assert saved_ns == pytest.approx(hidden * training.forward_ns / devices.speed, rel=0.01)

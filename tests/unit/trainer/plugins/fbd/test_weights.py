@@ -25,14 +25,18 @@ class FakeLink:
         self.place, self.twins = self.roles.place(0), (self.roles.place(1),)
         self.posted: list[int] = []
         self.turns: set[int] = set()
+        self.waited: list[str] = []
 
     def receive(self, tensor: torch.Tensor, twin: Any, kind: Any, *, turn: int, **tag: Any) -> int:
         self.turns.add(turn)
         self.posted.append(tag["microbatch"])
         return len(self.posted)
 
+    def wait_there(self, handle: int) -> None:
+        self.waited.append(f"host {handle}")
+
     def wait_received(self, handle: int) -> None:
-        pass
+        self.waited.append(f"stream {handle}")
 
 
 def receiving(link: Any) -> Receiving:
@@ -77,3 +81,17 @@ def test_what_moves_up_later_is_received_from_the_turn_in_which_it_was_sent(monk
 
     assert link.posted == [0, 1, 2, 3]
     assert link.turns == {7}
+
+
+def test_a_host_that_would_run_far_ahead_waits_for_each_layers() -> None:
+    link = FakeLink()
+    coming = receiving(link)
+    coming.post(turn=0)
+
+    coming.wait_for_first()
+    coming.on_host = True
+    coming.wait(EMBEDDING)
+    coming.on_host = False
+    coming.wait(1)
+
+    assert link.waited == ["host 1", "host 1", "stream 1", "stream 2"]

@@ -3,7 +3,8 @@
 A forward stage runs its layers part by part, a microbatch after the other; what a part needs leaves it when the part's
 layers have run, in *layers* mode when each has, and it stops while too much for that part is on its way. A backward
 stage runs its fixed order. Before the first microbatch weights come in, in the order of use, while the first layers run
-already.
+already. Where there is one forward stage, which begins behind the optimizer's pieces, the tail of the step before hides
+as much of the first microbatch and of its weights as it is long.
 """
 
 from __future__ import annotations
@@ -98,6 +99,14 @@ class PlannedStep:
         copies = 1 if self.training.sequence_parallel else self.training.tensor
         return self.model.border_bytes * max(copies / self.mapping.tensor, copies / self.training.tensor)
 
+    @cached_property
+    def _first_share(self) -> float:
+        """What is left of the first microbatch's forward, and of the weights' way, when a step begins."""
+        if self.mapping.pipeline > 1:
+            return 1.0
+        whole = sum(self._forward_ns(segment) + self._weights_ns(segment) for segment in self._segments)
+        return 1 - min(1.0, self.training.tail_ns / whole)
+
     def _weights_ns(self, segment: Segment) -> float:
         smaller = min(self.mapping.tensor, self.training.tensor)
         return self._link_ns(VALUE_BYTES * segment.layers * self.model.layer_parameters / smaller)
@@ -142,8 +151,8 @@ class PlannedStep:
             later = (segment.layers - 1) / segment.layers
             rest = min(whole, self._forward_ns(segment)) * later
             way = (("weights", segment.stage),)
-            yield ("weights", index), Task(whole - rest, way)
-            yield ("weights rest", index), Task(rest, way)
+            yield ("weights", index), Task((whole - rest) * self._first_share, way)
+            yield ("weights rest", index), Task(rest * self._first_share, way)
 
     def _forward(self) -> Iterator[tuple[Hashable, Task]]:
         by_stage = [[i for i, s in enumerate(self._segments) if s.stage == j] for j in range(self.mapping.pipeline)]
@@ -162,7 +171,8 @@ class PlannedStep:
             after.append((("posted", last_index, microbatch - 1), 0.0))
         if first and index:
             after.append((("forward", index - 1, microbatch), self.training.message_ns))
-        yield ("forward", index, microbatch), Task(self._forward_ns(segment), (), tuple(after))
+        pass_ns = self._forward_ns(segment) * (1.0 if microbatch else self._first_share)
+        yield ("forward", index, microbatch), Task(pass_ns, (), tuple(after))
         posted: list[tuple[Hashable, float]] = [(("forward", index, microbatch), 0.0)]
         for name, part, duration in self._messages(segment):
             if microbatch >= ON_THE_WAY:

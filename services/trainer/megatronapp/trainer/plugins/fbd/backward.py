@@ -1,10 +1,10 @@
 """The backward world: the trainer's own loop, optimizer, evaluations and checkpoints, with a schedule of its own.
 
 A stage receives the input of each of its parts for each microbatch, runs the part again with gradients, and then its
-backward pass; the last part's forward runs nowhere else. So it holds at most two microbatches' activations, and inputs
-in their slots: the memory of full recompute. In *linears* mode it receives what the part's linears make, too, in
-*layers* mode what its layers make. In a pipeline the gradient of the input is sent before those of the linears' weights
-are computed.
+backward pass; the last part's forward runs nowhere else. So it holds at most two microbatches' activations, or one's
+where it is alone, and inputs in their slots: the memory of full recompute. In *linears* mode it receives what the
+part's linears make, too, in *layers* mode what its layers make. In a pipeline the gradient of the input is sent before
+those of the linears' weights are computed.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from megatron.core import parallel_state
@@ -32,6 +32,7 @@ from megatronapp.trainer.models.gpt import GPTTrainStep
 from megatronapp.trainer.models.train_step import StepSettings
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages
 from megatronapp.trainer.plugins.base import PluginContext, Runner, StepHooks
+from megatronapp.trainer.plugins.fbd.held import Held
 from megatronapp.trainer.plugins.fbd.linears import SentLinears
 from megatronapp.trainer.plugins.fbd.link import PATIENCE_SECONDS, Go, Link, twins_of
 from megatronapp.trainer.plugins.fbd.pending import Kind, Pending
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 AHEAD = 2
 """Receives from the stage before that are posted."""
 POLL_SECONDS = 0.5e-3
+PAUSE_SECONDS = 1.0
+"""What comes between two steps and takes longer is told as a pause."""
 ACTIVATION, STATES = range(2)
 """Parts of the message to the next stage."""
 STOP_KEY = "fbd/stop"
@@ -55,14 +58,19 @@ STOP_KEY = "fbd/stop"
 class Outputs:
     """What this stage sends to backward parts."""
 
-    def __init__(self, link: Link, partition: Partition, forward: TokenSequence, backward: TokenSequence) -> None:
-        self._link = link
+    def __init__(
+        self, link: Link, partition: Partition, forward: TokenSequence, backward: TokenSequence, held: Held
+    ) -> None:
+        self._link, self._held = link, held
         self._partition = partition
         self._receivers = partial(_receivers, link, forward, backward)
         self._on_the_way: defaultdict[int, deque[list[Pending]]] = defaultdict(deque)
 
     def send(self, layer: int, microbatch: int, output: torch.Tensor) -> None:
         """What a layer makes, to who runs on from it. output: [s, b, h], or this tensor rank's slice of s"""
+        self._held.send(partial(self._send, layer, microbatch, output))
+
+    def _send(self, layer: int, microbatch: int, output: torch.Tensor) -> None:
         sent = self._on_the_way[layer]
         while len(sent) >= ON_THE_WAY:
             self._wait(sent.popleft())
@@ -164,42 +172,83 @@ class ForwardLoop(Runner):
         self._is_gone_on_with = states is not None and not partition.begins(after)
         self._chunk = model.lowered(list(chunks), config)[0]
         self._weights = Receiving(link, partition, shared_parameters(chunks, config, partition))
-        self._outputs = Outputs(link, partition, *sequences)
-        self._linears = SentLinears(link, partition, chunks[0]) if partition.mode is Mode.LINEARS else None
+        self._held = Held()
+        self._outputs = Outputs(link, partition, *sequences, self._held)
+        self._linears = SentLinears(link, partition, chunks[0], self._held) if partition.mode is Mode.LINEARS else None
         self._layers = Layers(chunks[0], partition, self._weights, self._outputs, states)
         settings = StepSettings(config=plan.forward, device=context.device)
         self._forward_step = hooks.forward_step(GPTTrainStep(settings).forward_step)
         self._shape = (sequences[0].shard(0).length, batches.layout.micro_batch_size, config.hidden_size)
         self._data: Any = None
+        self._training = plan.forward.training
 
     def train(self, borders: Borders) -> None:
-        go = self._next()
+        go = self._wait_for_go(self._ask())
         self._hooks.training_begin(max(go.step - 1, 0), go.consumed_samples, loaded=bool(go.weights))
         self._data = self._hooks.data(self._batches.train(go.consumed_samples)[0])
-        asked = False
+        asked, begun = False, None
         while go.step:
-            self._run(go)
+            self._run(go, begun)
             if borders.stopping() and not asked:
                 self._store.set(STOP_KEY, "1")
                 asked = True
-            go = self._next()
+            question = self._ask()
+            begun = self._run_ahead(go.step + 1)
+            go = self._wait_for_go(question, in_step=begun is not None)
+        self._held.drop()
         self._weights.finish()
         self._hooks.training_end()
         self._hooks.phase_begin(Phase.PAUSE)
 
-    def _next(self) -> Go:
+    def _ask(self) -> Question:
         self._link.begin_turn()
         said = torch.zeros(len(Go._fields), dtype=torch.int64)
         leader = self._link.twins[0]
-        self._link.wait_received(self._link.receive(said, leader, Kind.GO, patience_seconds=PATIENCE_SECONDS))
-        return Go(*said.tolist())
+        return Question(self._link.receive(said, leader, Kind.GO, patience_seconds=PATIENCE_SECONDS), said)
 
-    def _run(self, go: Go) -> None:
-        self._hooks.step_begin(go.step)
-        if go.weights:
-            self._weights.post(self._link.turn - 1)
+    def _wait_for_go(self, question: Question, *, in_step: bool = False) -> Go:
+        """in_step: it has begun. An evaluation or a checkpoint that comes in between is no part of it."""
+        if in_step and not self._link.comes_within(question.pending, PAUSE_SECONDS):
+            self._hooks.phase_begin(Phase.PAUSE)
+            self._link.wait_there(question.pending)
+            self._hooks.phase_end(Phase.PAUSE)
+        self._link.wait_received(question.pending)
+        return Go(*question.said.tolist())
+
+    def _run_ahead(self, step: int) -> Iterator[None] | None:
+        """The first microbatch of a step that is to be expected, layer by layer behind the optimizer's pieces. What it
+        makes is sent when the step is known to come. Returns the rest of its passes; None where nothing was run.
+
+        Nothing that ranks may see at different times decides it: they meet in collectives.
+        """
+        if not self._expects(step):
+            return None
+        self._weights.wait_for_first()
+        self._hooks.step_begin(step)
+        self._held.hold()
+        passes = self._passes(step)
+        self._weights.on_host = True
         with torch.no_grad():
-            self._pass(go.step)
+            next(passes)
+        self._weights.on_host = False
+        return passes
+
+    def _expects(self, step: int) -> bool:
+        """Stages that wait for each other do not begin what may not come."""
+        training = self._training
+        ends = step > training.train_iters or (training.exit_interval and (step - 1) % training.exit_interval == 0)
+        return self._pipeline is None and not ends
+
+    def _run(self, go: Go, passes: Iterator[None] | None) -> None:
+        """passes: those that are left, where the step has begun."""
+        if passes is None:
+            self._hooks.step_begin(go.step)
+            if go.weights:
+                self._weights.post(self._link.turn - 1)
+            passes = self._passes(go.step)
+        self._held.release()
+        with torch.no_grad():
+            deque(passes, maxlen=0)
         self._outputs.finish()
         if self._linears is not None:
             self._linears.finish()
@@ -207,7 +256,8 @@ class ForwardLoop(Runner):
         self._weights.post(self._link.turn)
         self._hooks.step_end(go.step, None)
 
-    def _pass(self, step: int) -> None:
+    def _passes(self, step: int) -> Iterator[None]:
+        """One microbatch after the other."""
         microbatches = self._batches.layout.microbatches
         neighbours = Neighbours(self._pipeline, self._shape, self._config, step, microbatches)
         for microbatch in range(microbatches):
@@ -233,7 +283,15 @@ class ForwardLoop(Runner):
             if self._is_gone_on_with and self._states is not None:
                 neighbours.send_states(microbatch, self._states.read())
             neighbours.send(microbatch, output)
+            yield
         neighbours.finish()
+
+
+class Question(NamedTuple):
+    """Whether there is another step: `said` is the Go that the message brings."""
+
+    pending: Pending
+    said: torch.Tensor
 
 
 class Neighbours:

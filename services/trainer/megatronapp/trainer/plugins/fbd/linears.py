@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from megatronapp.core.pipeline.recompute import ON_THE_WAY
 from megatronapp.trainer.pipeline.linears import Product, Wgrad, route_linears
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.fbd.beside import Arriving, Beside
+from megatronapp.trainer.plugins.fbd.held import Held
 from megatronapp.trainer.plugins.fbd.link import Link, twins_of
 from megatronapp.trainer.plugins.fbd.pending import Kind, Pending
 
@@ -55,8 +57,8 @@ def _is_linear(module: torch.nn.Module) -> bool:
 class SentLinears:
     """The forward rank's side. `begin` comes before each microbatch."""
 
-    def __init__(self, link: Link, partition: Partition, chunk: torch.nn.Module) -> None:
-        self._link, self._partition = link, partition
+    def __init__(self, link: Link, partition: Partition, chunk: torch.nn.Module, held: Held) -> None:
+        self._link, self._partition, self._held = link, partition, held
         self._microbatch = 0
         self._on_the_way: defaultdict[tuple[int, int], deque[Pending]] = defaultdict(deque)
         for linear in linears_of(chunk):
@@ -66,15 +68,18 @@ class SentLinears:
         self._microbatch = microbatch
 
     def send(self, linear: Linear, product: torch.Tensor) -> None:
+        if isinstance(linear.module, RowParallelLinear):
+            product = product.clone()  # which is summed over tensor ranks in place
+        self._held.send(partial(self._send, linear, product.contiguous(), self._microbatch))
+
+    def _send(self, linear: Linear, product: torch.Tensor, microbatch: int) -> None:
         sent = self._on_the_way[linear.layer, linear.number]
         while len(sent) >= ON_THE_WAY:
             self._link.wait_sent(sent.popleft())
-        if isinstance(linear.module, RowParallelLinear):
-            product = product.clone()  # which is summed over tensor ranks in place
         stage, _ = self._partition.backward.place(self._partition.part(linear.layer))
         twin = twins_of(self._link, stage=stage)[self._link.place.tensor]
-        tag = {"microbatch": self._microbatch, "chunk": linear.layer, "slot": linear.number}
-        sent.append(self._link.send(product.contiguous(), twin, Kind.LINEARS, **tag))
+        tag = {"microbatch": microbatch, "chunk": linear.layer, "slot": linear.number}
+        sent.append(self._link.send(product, twin, Kind.LINEARS, **tag))
 
     def finish(self) -> None:
         """Wait until all are received."""

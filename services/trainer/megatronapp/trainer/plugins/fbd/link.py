@@ -24,7 +24,7 @@ from megatronapp.core.logging import get_logger
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.pipeline.native import ReceiveHandle, connected_engine, hand_over, rdma_module
-from megatronapp.trainer.plugins.fbd.pending import LONG_SECONDS, Kind, Pending, wait
+from megatronapp.trainer.plugins.fbd.pending import LONG_SECONDS, SLICE_SECONDS, Kind, Pending, wait
 from megatronapp.trainer.plugins.fbd.roles import Place, Role, Roles
 
 if TYPE_CHECKING:
@@ -110,6 +110,16 @@ class Link:
         else:
             self._guarded(self._wait, pending)
 
+    def wait_there(self, pending: Pending) -> None:
+        """On the host, also for what a GPU's stream has to wait for, too; for as long as it takes."""
+        while not self.comes_within(pending, SLICE_SECONDS):
+            pass
+
+    def comes_within(self, pending: Pending, seconds: float) -> bool:
+        """Waits on the host."""
+        come: bool = self._guarded(self._comes_within, pending, seconds)
+        return come
+
     def hand_over(self) -> None:
         """Until the GPU has been given all that was sent: this thread may then stay in the driver for long."""
         self._guarded(hand_over, self._engine)
@@ -143,6 +153,17 @@ class Link:
 
     def _wait(self, pending: Pending) -> None:
         wait(pending, self._timed_out, self._engine.check, self._tell_long)
+
+    def _comes_within(self, pending: Pending, seconds: float) -> bool:
+        ended = pending.done()
+        try:
+            self._engine.wait_any([pending.handle], seconds)
+        except self._timed_out:
+            if ended:
+                raise
+            self._engine.check()
+            return False
+        return True
 
     def _tell_long(self, pending: Pending) -> None:
         here = f"rank {self.roles.rank(self.place)} ({self.place})"

@@ -144,6 +144,8 @@ class Receiving:
         self._parameters = parameters
         self._left: deque[Parameter] = deque()
         self._ahead_bytes = self._turn = 0
+        self.on_host = False
+        """Whether the host waits, too: where it would run far ahead of what is sent."""
         self._coming: defaultdict[int, list[tuple[Pending, torch.Tensor, torch.Tensor]]] = defaultdict(list)
 
     def post(self, turn: int) -> None:
@@ -156,11 +158,18 @@ class Receiving:
         """For a layer's weights; at once when they are there."""
         self._move_up(layer)
         for handle, received, rows in self._coming.pop(layer, ()):
+            if self.on_host:
+                self._link.wait_there(handle)
             self._link.wait_received(handle)
             self._ahead_bytes -= received.nbytes
             if received is not rows:
                 rows.copy_(received)
         self._move_up(layer)
+
+    def wait_for_first(self) -> None:
+        """On the host, until the optimizer has stepped what is used first."""
+        for handle, _, _ in self._coming[min(self._coming)] if self._coming else ():
+            self._link.wait_there(handle)
 
     def finish(self) -> None:
         """Wait for all."""

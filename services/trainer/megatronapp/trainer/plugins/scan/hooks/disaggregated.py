@@ -34,6 +34,7 @@ class DisaggregatedHooks:
         sent = dict.fromkeys((Kind.INPUT, Kind.LINEARS, Kind.LAYER), Operation.WAIT_SLOT)
         self._patches.set(RecomputeStep, "take_input", self._take_input(RecomputeStep.take_input))
         self._patches.set(Link, "wait_received", self._wait(Link.wait_received, received))
+        self._patches.set(Link, "wait_there", self._wait(Link.wait_there, received))
         self._patches.set(Link, "wait_sent", self._wait(Link.wait_sent, sent))
 
     def remove(self) -> None:
