@@ -10,7 +10,8 @@ import { settled } from './settled.mjs'
 
 const PATIENCE = { timeout: 30_000 }
 const LAPTOP = { width: 1280, height: 800 }
-const SCREENS = [LAPTOP, { width: 390, height: 844 }, { width: 1920, height: 1080 }]
+const PHONE = { width: 390, height: 844 }
+const SCREENS = [LAPTOP, PHONE, { width: 1920, height: 1080 }]
 const LOCALES = { en: 'en-GB', zh: 'zh-CN' }
 
 let browser, served, page, looks
@@ -77,6 +78,27 @@ for (const name of Object.keys(CHECKED)) {
     assert.deepEqual(await looks.judge(name, seen), [])
   })
 }
+
+test('on a phone everything that can be opened fits, in either language', async () => {
+  for (const page of Object.values(pages)) {
+    await page.setViewportSize(PHONE)
+    const { leave } = await openPage(page, 'generated', served)
+    await page.locator('details.more summary').click()
+    await page.locator('details.more input').first().waitFor(PATIENCE)
+    assert.deepEqual(await cut(page), [])
+    leave()
+    await page.goto(`${served.url}${PAGES.recordings}`) // who has left controls nothing
+  }
+})
+
+test('an expression of usual length can be read whole on a phone', async () => {
+  await page.setViewportSize(PHONE)
+  const { leave } = await openPage(page, 'scope', served)
+  const field = page.getByRole('textbox', { name: 'Expression' }).first()
+  assert.equal(await field.inputValue(), 'layers[0].attn.probs | batch(0) | head(0)')
+  assert.ok(await field.evaluate((input) => input.scrollWidth <= input.clientWidth))
+  leave()
+})
 
 test('another font is no other look, a panel that is gone is one', async () => {
   await page.emulateMedia({ colorScheme: 'light' })

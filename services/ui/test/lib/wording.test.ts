@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest'
 import type { MessageKey } from '@/composables/useText'
 import { fillIn } from '@/composables/useText'
 import { en } from '@/locales/en'
+import { zh } from '@/locales/zh'
 
 const SLOW = { who: 'Rank 3', effect: '25 %' }
 const READS: [MessageKey, Record<string, string | number>, string][] = [
@@ -30,6 +31,11 @@ describe('wording', () => {
     const says = fillIn(en['says.slow_gpu'], SLOW)
     const said = fillIn(en['says.sentence'], { says, since: fillIn(en['says.since'], { step: 60 }), costs: fillIn(en['says.cost'], { cost: '22 %' }) })
     expect(said).toBe('Rank 3 has computed 25 % slower than its peers since step 60; each step takes 22 % longer.')
+  })
+
+  it('names the axes of a picture in Chinese, too', () => {
+    const axes = Object.entries(zh).filter(([key]) => key.startsWith('scope.axis.'))
+    expect(axes.filter(([, text]) => /[a-z]/i.test(text))).toEqual([])
   })
 
   it.each(NEVER)('never says “%s”', (words) => {

@@ -79,7 +79,7 @@ export function paintPoints(pen: CanvasRenderingContext2D, { points, width, heig
   pen.fillStyle = palette.muted
   pen.textBaseline = 'alphabetic'
   pen.textAlign = 'right'
-  pen.fillText(axes[0] ?? '', width - AIR, height - AIR / 2 - 5)
+  pen.fillText(axes[0] ?? '', width - AIR, height - 3)
   pen.textAlign = 'left'
   pen.fillText(axes[1] ?? '', AIR / 2 + 6, 14)
   const inks = [palette.compute, palette.culprit, palette.host, palette.wait]
