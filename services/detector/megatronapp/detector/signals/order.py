@@ -1,14 +1,20 @@
-"""Which of two collectives comes first in the program, as ranks tell that are not in question: all run the same one, each
-in groups of its own, and have come as far in those of the same kind.
+"""Which of two collectives comes first in the program, as ranks tell that are not in question: all run the same one,
+each in groups of its own, and have come as far in those of the same kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from megatronapp.detector.signals.frontier import Position
+
+class Position(Protocol):
+    """How far a rank has come in a communicator."""
+
+    @property
+    def enqueued(self) -> int: ...
+    @property
+    def completed(self) -> int: ...
 
 
 class Operation(NamedTuple):
