@@ -69,7 +69,7 @@ class Position(NamedTuple):
     """Of a pair: the messages that were posted and are not through, the oldest first; empty where the rank does not
     name them."""
     called: Called | None = None
-    """The oldest collective that is not through, where the rank tells how it was called."""
+    """The oldest collective that is not through, or the newest where all are, if the rank tells how it was called."""
     open_count: int = 0
     """Of a pair: how many messages are open; 0 where the rank does not count them."""
 
