@@ -47,7 +47,7 @@ class OperationTimes:
         for each in np.flatnonzero(np.bincount(code)).tolist():
             kind, operation = divmod(each, len(table.operations))
             mine = code == each
-            ranks = np.count_nonzero(np.bincount(rank[mine]))
+            ranks = int(np.count_nonzero(np.bincount(rank[mine])))
             self._add((kinds[kind], table.operations[operation]), ranks, float(seconds[mine].max()))
 
     def patience(self, communicator: str, operation: str) -> float:

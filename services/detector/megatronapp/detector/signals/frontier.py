@@ -316,7 +316,8 @@ def _unlike_others(waits: Mapping[int, Blame], frontiers: Mapping[int, Frontier]
     if len(waits) != 2 or any(edge.message for edge in waits.values()):
         return None
     entered = {rank: Operation(edge.communicator, edge.sequence) for rank, edge in waits.items()}
-    first = first_of(*entered.values(), (frontier for rank, frontier in frontiers.items() if rank not in waits))
+    one, other = entered.values()
+    first = first_of(one, other, (frontier for rank, frontier in frontiers.items() if rank not in waits))
     return None if first is None else next(rank for rank, own in entered.items() if own != first)
 
 
