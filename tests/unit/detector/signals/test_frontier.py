@@ -247,7 +247,7 @@ def test_of_two_in_a_circle_both_are_told_where_the_others_do_not_tell(
 ) -> None:
     two = {rank: CROSSED[rank] for rank in (0, 1)}
 
-    found = blame(two | others, WORLDS, frozenset(others), IN_THEM)
+    found = blame({**two, **others}, WORLDS, frozenset(others), IN_THEM)
 
     assert {(b.side, b.circle) for b in found} == {(Side.DEADLOCK, (0, 1))}, why
 
