@@ -147,7 +147,9 @@ class SegmentReader:
     def _frontier(self, offset: int) -> Frontier:
         entry = self._locked(offset, self.header.entry_bytes)
         fields = struct.unpack_from("<IiIi3Q2qI", entry, 8)
-        offsets = range(72, 72 + 24 * min(fields[-1], 16), 24)
+        _, peer, _, operation, *_, open_ = fields
+        told = max(open_, int(peer < 0 <= operation))  # a collective's newest where all are through
+        offsets = range(72, 72 + 24 * min(told, 16), 24)
         return Frontier([OpenMessage(*struct.unpack_from("<QQq", entry, offset)) for offset in offsets], *fields)
 
     def control(self, serial: int, enabled: int, interval: int, continuous: int, granularity: int) -> None:

@@ -29,7 +29,7 @@ std::uint32_t Frontiers::track(std::uint32_t communicator, std::int32_t peer, bo
         return static_cast<std::uint32_t>(found - tracks_.begin());
     }
     const auto index = static_cast<std::uint32_t>(tracks_.size());
-    tracks_.push_back({communicator, peer, sending, 0, 0, 0, 0, 0, {}});
+    tracks_.push_back({communicator, peer, sending, 0, 0, 0, 0, 0, {}, {}});
     publish(index);
     if (index < most_) {
         header_.entries.store(index + 1, std::memory_order_release);
@@ -47,7 +47,8 @@ std::uint64_t Frontiers::enqueue(
     const std::lock_guard<std::mutex> lock(mutex_);
     Track& track = at(index);
     track.enqueued_at_ns = common::now_ns();
-    track.open.push_back({++track.enqueued, step, message, track.enqueued_at_ns, operation});
+    track.newest = {++track.enqueued, step, message, track.enqueued_at_ns, operation};
+    track.open.push_back(track.newest);
     publish(index);
     return track.enqueued;
 }
@@ -84,19 +85,24 @@ void Frontiers::publish(std::uint32_t index) {
         entry.communicator.store(track.communicator, kRelaxed);
         entry.peer.store(track.peer, kRelaxed);
         entry.sending.store(track.sending ? 1 : 0, kRelaxed);
-        entry.operation.store(track.open.empty() ? -1 : track.open.front().operation, kRelaxed);
+        // A collective has no identity beyond its place in the order: the oldest tells how it was called, or the newest
+        // where all are through.
+        const bool collective = track.peer < 0;
+        const std::size_t open = std::min(track.open.size(), collective ? 1 : track.open.size());
+        const bool through = collective && open == 0 && track.enqueued > 0;
+        const auto shown = [&](std::size_t i) -> const Open& { return through ? track.newest : track.open[i]; };
+        const std::size_t count = through ? 1 : std::min(open, common::kOpenMessages);
+        entry.operation.store(count == 0 ? -1 : shown(0).operation, kRelaxed);
         entry.enqueued.store(track.enqueued, kRelaxed);
         entry.started.store(track.started, kRelaxed);
         entry.completed.store(track.completed, kRelaxed);
         entry.enqueued_at_ns.store(track.enqueued_at_ns, kRelaxed);
         entry.completed_at_ns.store(track.completed_at_ns, kRelaxed);
-        // A collective has no identity beyond its place in the order: the oldest tells how it was called.
-        const std::size_t open = std::min(track.open.size(), track.peer < 0 ? 1 : track.open.size());
         entry.open.store(static_cast<std::uint32_t>(open), kRelaxed);
-        for (std::size_t i = 0; i < std::min(open, common::kOpenMessages); ++i) {
-            entry.messages[i].step.store(track.open[i].step, kRelaxed);
-            entry.messages[i].message.store(track.open[i].message, kRelaxed);
-            entry.messages[i].posted_at_ns.store(track.open[i].posted_at_ns, kRelaxed);
+        for (std::size_t i = 0; i < count; ++i) {
+            entry.messages[i].step.store(shown(i).step, kRelaxed);
+            entry.messages[i].message.store(shown(i).message, kRelaxed);
+            entry.messages[i].posted_at_ns.store(shown(i).posted_at_ns, kRelaxed);
         }
     });
 }

@@ -42,6 +42,7 @@ private:
         std::uint64_t enqueued = 0, started = 0, completed = 0;
         std::int64_t enqueued_at_ns = 0, completed_at_ns = 0;
         std::deque<Open> open;  // oldest first
+        Open newest{};          // that was enqueued
     };
 
     Track& at(std::uint32_t index);

@@ -271,8 +271,9 @@ def test_work_is_learnt_from_the_covariates() -> None:
         compute = Compute(
             ("forward",), (0,), seconds, np.ones((8, 1)), tokens, squares, seconds, np.ones((8, 1)), seconds
         )
-        ratio = model.relative(compute, stage, load).total
-        model.learn(compute, stage, load, healthy)
+        varying = model.varying(compute, stage, load)
+        ratio = model.relative(compute, load, varying).total
+        model.learn(compute, load, varying, healthy)
 
     expected = (1e-3 + 2e-8 * squares) / (1e-3 + 2e-8 * squares.mean())
     assert ratio == pytest.approx(expected, rel=1e-3)
@@ -290,8 +291,9 @@ def test_what_experts_cost_is_learnt_apart_from_the_sequences() -> None:
         compute = Compute(
             ("forward",), (0,), seconds, np.ones((8, 1)), tokens, squares, seconds, np.ones((8, 1)), seconds
         )
-        work = model.relative(compute, stage, load)
-        model.learn(compute, stage, load, healthy)
+        varying = model.varying(compute, stage, load)
+        work = model.relative(compute, load, varying)
+        model.learn(compute, load, varying, healthy)
 
     mean = 1e-3 + 2e-8 * squares.mean() + 4e-3
     assert work.total == pytest.approx(seconds / mean, rel=1e-3)
@@ -304,6 +306,7 @@ def test_a_slow_rank_is_not_excused_by_a_load_that_is_a_little_larger_always() -
     seconds = np.array([[1.0], [1.3]])
     compute = Compute(("forward",), (0,), seconds, one, 1024 * one, one, seconds, one, seconds)
     for _ in range(2 * ENOUGH):
-        model.learn(compute, stage, load, healthy)
+        model.learn(compute, load, model.varying(compute, stage, load), healthy)
 
-    assert model.relative(compute, stage, load).total == pytest.approx(np.array([[0.99], [1.01]]), abs=1e-3)
+    total = model.relative(compute, load, model.varying(compute, stage, load)).total
+    assert total == pytest.approx(np.array([[0.99], [1.01]]), abs=1e-3)

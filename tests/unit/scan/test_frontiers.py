@@ -58,6 +58,18 @@ def test_operations_are_counted_from_handing_over_to_completion(recorder: Record
     assert entry.completed_at_ns >= entry.enqueued_at_ns
 
 
+def test_where_a_communicators_operations_are_all_through_the_newest_is_told(recorder: Recorder) -> None:
+    track = recorder.track(1, -1, False)
+    tickets = [recorder.enqueue(track, REDUCE + number, 10 + number, 20 + number) for number in range(3)]
+
+    for ticket in reversed(tickets):
+        recorder.complete(track, ticket)
+
+    entry = frontier_of(recorder, track)
+    assert (entry.completed, entry.open, entry.operation) == (3, 0, REDUCE + 2)
+    assert [(called.step, called.message) for called in entry.messages] == [(12, 22)]
+
+
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), count=st.integers(1, 40))
 def test_messages_complete_in_any_order_and_the_oldest_open_ones_are_told(data: st.DataObject, count: int) -> None:

@@ -44,10 +44,10 @@ class OperationTimes:
         number = np.array([kinds.index(group.kind) for group in table.communicators])
         code = number[rows.communicator[kept]] * len(table.operations) + rows.operation[kept]
         seconds, rank = rows.duration_max[kept], rows.rank[kept]
-        for each in np.unique(code).tolist():
+        for each in np.flatnonzero(np.bincount(code)).tolist():
             kind, operation = divmod(each, len(table.operations))
             mine = code == each
-            ranks = len(np.unique(rank[mine]))
+            ranks = int(np.count_nonzero(np.bincount(rank[mine])))
             self._add((kinds[kind], table.operations[operation]), ranks, float(seconds[mine].max()))
 
     def patience(self, communicator: str, operation: str) -> float:

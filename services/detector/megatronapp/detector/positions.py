@@ -112,6 +112,6 @@ def _open(messages: Sequence[trace_pb2.OpenMessage]) -> tuple[Message, ...]:
 
 def _called(f: trace_pb2.Frontier) -> Called | None:
     """None of a pair, and of a rank that does not tell."""
-    if f.peer >= 0 or not (f.elements or f.data_type):
+    if f.peer >= 0 or not f.operation or not (f.elements or f.data_type):
         return None
     return Called(f.operation, f.elements or None, f.data_type, f.root if f.HasField("root") else None)

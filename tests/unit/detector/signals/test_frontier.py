@@ -183,6 +183,75 @@ def test_who_alone_is_in_another_order_than_the_others_is_the_programs() -> None
     assert found.instead == "all_reduce as operation 5 of dp:0-1-2"
 
 
+def of_pairs(world: int, culprit: int, first: str) -> dict[int, Frontier]:
+    """Each rank reduces with all others (dp) and with one of them (edp); the culprit comes to the other one first.
+    first: the one that comes first in the program."""
+    inside = {"dp": Position(71, 71, 70, "all_reduce"), "edp": Position(36, 36, 35, "all_reduce")}
+    before = {"dp": Position(70, 70, 70), "edp": Position(35, 35, 35)}
+    through = {"dp": Position(71, 71, 71), "edp": Position(36, 36, 36)}
+    second = "edp" if first == "dp" else "dp"
+    everybody = "dp:" + "-".join(map(str, range(world)))
+    frontiers: dict[int, Frontier] = {}
+    for rank in range(world):
+        pair = f"edp:{rank % (world // 2)}-{rank % (world // 2) + world // 2}"
+        its = {"dp": everybody, "edp": pair}
+        with_culprit = rank % (world // 2) == culprit % (world // 2)
+        if rank == culprit:
+            places = {first: before[first], second: inside[second]}
+        elif first == "dp" or with_culprit:
+            places = {first: inside[first], second: before[second]}
+        else:
+            places = {first: through[first], second: inside[second]}
+        frontiers[rank] = {its[kind]: position for kind, position in places.items()}
+    return frontiers
+
+
+@pytest.mark.parametrize("world", [4, 64, 256])
+@pytest.mark.parametrize("first", ["dp", "edp"])
+def test_of_two_in_a_circle_the_others_tell_whose_order_is_wrong(world: int, first: str) -> None:
+    """The one that skips or puts off what comes first waits for its peer in the other one, and its peer for it: that
+    most wait in one of these says nothing."""
+    frontiers = of_pairs(world, 1, first)
+    members = {name: tuple(map(int, name.partition(":")[2].split("-"))) for own in frontiers.values() for name in own}
+
+    (found,) = blame(frontiers, members, activities=dict.fromkeys(frontiers, "all_reduce"))
+
+    assert (found.rank, found.side, found.circle) == (1, Side.PROGRAM, ())
+    assert found.communicator.partition(":")[0] != first
+    assert found.instead.startswith(f"all_reduce as operation {71 if first == 'dp' else 36} of {first}:")
+
+
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        ({}, "nobody else is there"),
+        (
+            {2: {"dp:0-1": Position(3, 3, 2), "dp:2-3": Position(3, 3, 2), "tp:2-3": Position(8, 8, 8)}},
+            "several of a kind",
+        ),
+        ({2: {"dp:2-3": Position(3, 3, 2), "tp:2-3": Position(4, 4, 4)}}, "it calls fewer of these"),
+        ({2: {"dp:2-3": Position(3, 3, 2), "tp:2-3": Position(9, 9, 8)}}, "it is in both"),
+        ({2: {"dp:2-3": Position(3, 3, 3), "tp:2-3": Position(9, 9, 9)}}, "it is through both"),
+        (
+            {
+                2: {"dp:2-3": Position(3, 3, 2), "tp:2-3": Position(8, 8, 8)},
+                4: {"dp:4-5": Position(2, 2, 2), "tp:4-5": Position(9, 9, 8)},
+            },
+            "the others differ, too",
+        ),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_of_two_in_a_circle_both_are_told_where_the_others_do_not_tell(
+    others: Mapping[int, Frontier], why: str
+) -> None:
+    two = {rank: CROSSED[rank] for rank in (0, 1)}
+
+    found = blame({**two, **others}, WORLDS, frozenset(others), IN_THEM)
+
+    assert {(b.side, b.circle) for b in found} == {(Side.DEADLOCK, (0, 1))}, why
+
+
 def test_a_message_on_its_way_is_the_networks() -> None:
     """The sender is done with all it had to send, the receiver has one of them open."""
     frontiers = {

@@ -42,6 +42,33 @@ def test_another_root_differs():
     assert named([one], [one], [other]) == {2: (1, "Broadcast of 1 i8 from rank 0")}
 
 
+OTHER_SIZE = REDUCE._replace(elements=16)
+
+
+def after(world: int, culprit: int, called: Called, *, ended: bool = False) -> list[tuple[int, int, str]]:
+    """Rank, number and what others call, where all others are through what one is in, and wait for it elsewhere."""
+    through = {"dp": Position(108, 108, 108, called=REDUCE), "opt": Position(36, 36, 35, called=GATHER)}
+    inside = {
+        "dp": Position(108, 108, 108 if ended else 107, called=called),
+        "opt": Position(35, 35, 35, called=GATHER),
+    }
+    frontiers = {rank: inside if rank == culprit else through for rank in range(world)}
+    return [(each.rank, each.sequence, each.instead) for each in disagreements(calls_of(frontiers))]
+
+
+@pytest.mark.parametrize("world", [4, 64, 1024])
+def test_who_is_in_what_others_are_through_is_named_where_these_called_it_otherwise(world):
+    assert after(world, 2, OTHER_SIZE) == [(2, 108, "AllReduce of 8 bf16")]
+
+
+def test_who_is_in_what_others_are_through_and_called_alike_calls_nothing_else():
+    assert after(64, 2, REDUCE) == []
+
+
+def test_what_all_are_through_accuses_nobody():
+    assert after(64, 2, OTHER_SIZE, ended=True) == []
+
+
 def test_of_two_neither_is_right_alone():
     assert named([REDUCE], [GATHER]) == {0: (1, "AllGather of 8 bf16"), 1: (1, "AllReduce of 8 bf16")}
 

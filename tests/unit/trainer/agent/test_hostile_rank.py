@@ -316,6 +316,24 @@ def test_a_rank_that_dies_leaves_what_it_was_in(tmp_path: Path) -> None:
         assert (frontier.operation, frontier.elements, frontier.data_type) == ("all_reduce", 12, "float32")
 
 
+def test_a_rank_that_is_through_its_collectives_tells_how_it_called_the_newest(tmp_path: Path) -> None:
+    with known(tmp_path) as (rank, writer):
+        rank.tick()
+        collective, pair = writer.recorder.track(1, -1, False), writer.recorder.track(1, 3, True)
+        for operation, elements in ((Operation.ALL_REDUCE, 12), (Operation.ALL_GATHER, 7)):
+            writer.recorder.enqueue(collective, operation, elements, Call("float32").pack())
+        for ticket in (2, 1):
+            writer.recorder.complete(collective, ticket)
+        writer.recorder.complete(pair, writer.recorder.enqueue(pair, Operation.FORWARD_SEND, 3, 1))
+
+        rank.end().join()
+
+        messages = trace_file.read(trace_file.path_for(tmp_path, "team/job", 1, 0))
+        last = [message.heartbeat for message in messages if message.HasField("heartbeat")][-1]
+        told = [(frontier.completed, frontier.operation, frontier.elements) for frontier in last.frontiers]
+        assert told == [(2, "all_gather", 7), (1, "", 0)]
+
+
 def steps_of(folder: Path, rank: Rank) -> list[tuple[int, int]]:
     return [(summary.step, summary.dropped) for summary in summaries_of(folder, rank)]
 

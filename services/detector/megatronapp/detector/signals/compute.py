@@ -63,8 +63,9 @@ def effect(table: StepTable, compute: matrix.Compute, work: WorkModel, healthy: 
     compute = with_work_of_replicas(compute, table.ranks)
     stage = table.ranks.pipeline
     load = experts.load(table)
-    model = work.relative(compute, stage, load)
-    work.learn(compute, stage, load, healthy)
+    varying = work.varying(compute, stage, load)
+    model = work.relative(compute, load, varying)
+    work.learn(compute, load, varying, healthy)
     ratio, weights = model.total, np.nanmean(compute.elapsed, axis=0)
     alike = np.where(compute.count > 0, compute.seconds / (np.maximum(compute.count, 1) * ratio), np.nan)
     reference, bound = _reference(compute, alike, ratio, stage, healthy)

@@ -10,7 +10,8 @@ them, the pair's numbers are compared.
 Where the edges lead to nobody they run in circles. That is a deadlock only if the ranks' threads wait in those
 operations: a rank that has begun an asynchronous one and then stopped elsewhere is in it as well. What a thread is in
 is told beside the frontier, and has to name the one operation of that name that the rank is in. Where several circles
-run through one rank, and all through it alone, it calls its operations in another order than the others.
+run through one rank, and all through it alone, it calls its operations in another order than the others. Of two ranks
+in one circle the other ranks tell by their own order which of them does (signals/order.py).
 
 Of some ranks it may not be known what they wait for: they left no record, or one that does not reach back far enough.
 Edges lead to them all the same, since nobody saw them enter; whether they have stopped or wait as others do stays open.
@@ -30,6 +31,7 @@ from megatronapp.core.trace.message_id import MessageId
 from megatronapp.core.trace.span_names import SYMMETRIC, message_span
 from megatronapp.detector.signals.called import Called
 from megatronapp.detector.signals.circles import circles, in_all_circles
+from megatronapp.detector.signals.order import Operation, first_of
 
 _SYMMETRIC = tuple(name.replace("_", "") for name in SYMMETRIC)
 """Sources spell them with and without underscores, and with more behind them."""
@@ -67,7 +69,7 @@ class Position(NamedTuple):
     """Of a pair: the messages that were posted and are not through, the oldest first; empty where the rank does not
     name them."""
     called: Called | None = None
-    """The oldest collective that is not through, where the rank tells how it was called."""
+    """The oldest collective that is not through, or the newest where all are, if the rank tells how it was called."""
     open_count: int = 0
     """Of a pair: how many messages are open; 0 where the rank does not count them."""
 
@@ -151,7 +153,7 @@ def blame(
     if blamed or not edges:
         return sorted(blamed, key=lambda b: b.rank) or _network(frontiers, members)
     waited = {rank: _waited(found, frontiers[rank], (activities or {}).get(rank, "")) for rank, found in edges.items()}
-    return _circular(waited, Side.DEADLOCK) or _circular(edges, Side.CIRCULAR)
+    return _circular(waited, Side.DEADLOCK, frontiers) or _circular(edges, Side.CIRCULAR, frontiers)
 
 
 def stopped_inside(frontiers: Mapping[int, Frontier]) -> frozenset[int]:
@@ -289,20 +291,34 @@ def _waited(edges: list[Blame], frontier: Frontier, activity: str) -> list[Blame
     return [edge for edge in edges if edge.communicator == inside[0]]
 
 
-def _circular(edges: Mapping[int, list[Blame]], side: Side) -> list[Blame]:
+def _circular(edges: Mapping[int, list[Blame]], side: Side, frontiers: Mapping[int, Frontier]) -> list[Blame]:
     """Of each rank that is in a circle an edge in it; where threads are known to wait, the one alone that all of its
-    circles run through."""
+    circles run through, or whose order no other rank has."""
     found = list[Blame]()
     ahead = {rank: {edge.rank for edge in edges[rank]} for rank in sorted(edges)}
     for circle in circles(ahead):
         inside = {rank: next(edge for edge in edges[rank] if edge.rank in circle) for rank in sorted(circle)}
-        alone = in_all_circles({rank: ahead[rank] & circle for rank in circle}) if side is Side.DEADLOCK else None
+        alone = None
+        if side is Side.DEADLOCK:
+            alone = in_all_circles({rank: ahead[rank] & circle for rank in circle})
+            alone = _unlike_others(inside, frontiers) if alone is None else alone
         if alone is not None:
             found.append(_out_of_order(alone, inside))
             continue
         for waiter, edge in inside.items():
             found.append(replace(edge, side=side, waiting=(waiter,), circle=tuple(inside)))
     return found
+
+
+def _unlike_others(waits: Mapping[int, Blame], frontiers: Mapping[int, Frontier]) -> int | None:
+    """Of two ranks in collectives that wait for each other the one that has come to its own first, where all others
+    that can tell come to the other one first. waits: what each is in."""
+    if len(waits) != 2 or any(edge.message for edge in waits.values()):
+        return None
+    entered = {rank: Operation(edge.communicator, edge.sequence) for rank, edge in waits.items()}
+    one, other = entered.values()
+    first = first_of(one, other, (frontier for rank, frontier in frontiers.items() if rank not in waits))
+    return None if first is None else next(rank for rank, own in entered.items() if own != first)
 
 
 def _out_of_order(rank: int, waits: Mapping[int, Blame]) -> Blame:

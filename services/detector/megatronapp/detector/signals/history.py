@@ -18,6 +18,7 @@ class Anchors:
     def __init__(self) -> None:
         self._first: Floats = np.zeros((0, ANCHOR_STEPS))
         self._seen: Ints = np.zeros(0, np.int64)
+        self._anchors: Floats = np.zeros(0)
 
     def of(self, ranks: Ints, values: Floats, learning: npt.NDArray[np.bool_] | None = None) -> Floats:
         """The ranks' anchors, nan until known. Takes in values (nan: not measured) of ranks that are still learning,
@@ -26,13 +27,13 @@ class Anchors:
         young = np.isfinite(values) & (self._seen[ranks] < ANCHOR_STEPS)
         if learning is not None:
             young &= learning
-        self._first[ranks[young], self._seen[ranks[young]]] = values[young]
-        self._seen[ranks[young]] += 1
-        known = self._seen[ranks] >= ANCHOR_STEPS
-        anchor = np.full(len(ranks), np.nan)
-        if known.any():
-            anchor[known] = np.median(self._first[ranks[known]], axis=1)
-        return anchor
+        learners = ranks[young]
+        self._first[learners, self._seen[learners]] = values[young]
+        self._seen[learners] += 1
+        if len(known := learners[self._seen[learners] == ANCHOR_STEPS]):
+            self._anchors[known] = np.median(self._first[known], axis=1)
+        anchors: Floats = self._anchors[ranks]
+        return anchors
 
     def subtract(self, ranks: Ints, values: Floats) -> Floats:
         """values less their anchors."""
@@ -44,6 +45,7 @@ class Anchors:
         if more > 0:
             self._first = np.concatenate([self._first, np.full((more, ANCHOR_STEPS), np.nan)])
             self._seen = np.concatenate([self._seen, np.zeros(more, np.int64)])
+            self._anchors = np.concatenate([self._anchors, np.full(more, np.nan)])
 
 
 class Standing:

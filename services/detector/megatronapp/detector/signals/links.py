@@ -97,7 +97,9 @@ def collectives(table: StepTable) -> Collectives:
         (table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE) & (rows.communicator >= 0) & (rows.count > 0)
     )
     names = len(table.operations)
-    keys, key = np.unique(rows.communicator[mine] * names + rows.operation[mine], return_inverse=True)
+    code = rows.communicator[mine] * names + rows.operation[mine]
+    known = np.bincount(code, minlength=1) > 0
+    keys, key = np.flatnonzero(known), np.cumsum(known)[code] - 1
     shortest = np.full(len(keys), np.inf)
     np.minimum.at(shortest, key, rows.duration_min[mine])
     reported = np.bincount(key, minlength=len(keys))

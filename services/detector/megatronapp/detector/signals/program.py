@@ -6,10 +6,10 @@ which says nothing of the reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from megatronapp.detector.signals.called import Called
-from megatronapp.detector.signals.frontier import Blame, Frontier, Side
+from megatronapp.detector.signals.frontier import Blame, Frontier, Position, Side
 
 __all__ = ["Called", "Calls", "calls_of", "disagreements"]
 
@@ -19,13 +19,25 @@ NOBODY: Mapping[str, Collection[int]] = {}
 
 
 def calls_of(frontiers: Mapping[int, Frontier]) -> Calls:
-    """What each rank's communicators are in."""
+    """What each rank's communicators are in, and what that was where it is the newest that others are through: a member
+    may end an operation that another one, which has called it otherwise, does not."""
     calls: dict[str, dict[int, dict[int, Called]]] = {}
+    for rank, communicator, position, called in _telling(frontiers):
+        if position.outstanding:
+            calls.setdefault(communicator, {})[rank] = {position.completed + 1: called}
+    open_ = {communicator: {number for own in of.values() for number in own} for communicator, of in calls.items()}
+    for rank, communicator, position, called in _telling(frontiers):
+        if not position.outstanding and position.completed in open_.get(communicator, ()):
+            calls[communicator][rank] = {position.completed: called}
+    return calls
+
+
+def _telling(frontiers: Mapping[int, Frontier]) -> Iterator[tuple[int, str, Position, Called]]:
+    """Those that tell how a collective was called: rank, communicator, position, call."""
     for rank, frontier in frontiers.items():
         for communicator, position in frontier.items():
-            if position.called is not None and position.outstanding:
-                calls.setdefault(communicator, {})[rank] = {position.completed + 1: position.called}
-    return calls
+            if position.called is not None:
+                yield rank, communicator, position, position.called
 
 
 def disagreements(calls: Calls, awaited: Mapping[str, Collection[int]] = NOBODY) -> list[Blame]:

@@ -31,8 +31,9 @@ def with_work_of_replicas(compute: Compute, ranks: RankTable) -> Compute:
 
 def _replicas(ranks: RankTable) -> Ints:
     """Of each rank the number of those that are given the same microbatches."""
-    _, number = np.unique(np.stack([ranks.data, ranks.context]), axis=1, return_inverse=True)
-    return number.reshape(-1).astype(np.int64)
+    context = ranks.context - ranks.context.min()
+    _, number = np.unique(ranks.data * (context.max() + 1) + context, return_inverse=True)
+    return number.astype(np.int64)
 
 
 def _of_a_pass(what: Floats, count: Floats, given: npt.NDArray[np.bool_], replica: Ints) -> Floats:

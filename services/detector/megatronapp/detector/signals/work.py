@@ -27,6 +27,8 @@ CONSTANT, TOKENS, SQUARES, LOAD = range(4)
 """Features of a rank's pass. The load is that beyond the mean rank's, 0 without experts."""
 
 Key = tuple[int, str, int]
+Varying = list[tuple[Key, npt.NDArray[np.intp], int]]
+"""Key, ranks, column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,10 @@ class WorkModel:
     def __init__(self) -> None:
         self._fits: dict[Key, _Fit] = {}
 
-    def relative(self, compute: Compute, stage: Ints, load: Floats) -> Work:
-        """load: of each rank's experts ÷ the mean one."""
+    def relative(self, compute: Compute, load: Floats, varying: Varying) -> Work:
+        """load: of each rank's experts ÷ the mean one. varying: of this step."""
         total, sequences, experts = (np.ones_like(compute.seconds) for _ in range(3))
-        for key, members, column in self._varying(compute, stage, load):
+        for key, members, column in varying:
             features = _features(compute, load, members, column)
             fit = self._fits.get(key)
             known = fit if fit is not None and fit.samples >= ENOUGH else None
@@ -98,9 +100,9 @@ class WorkModel:
                 ratio[members, column] = known.beside_mean(features, varied) if known else np.nan
         return Work(total, sequences, experts)
 
-    def learn(self, compute: Compute, stage: Ints, load: Floats, healthy: npt.NDArray[np.bool_]) -> None:
+    def learn(self, compute: Compute, load: Floats, varying: Varying, healthy: npt.NDArray[np.bool_]) -> None:
         """Take in one step's times of the healthy ranks."""
-        for key, members, column in self._varying(compute, stage, load):
+        for key, members, column in varying:
             used = members[healthy[members]]
             if not len(used):
                 continue
@@ -108,8 +110,8 @@ class WorkModel:
             fit = self._fits.setdefault(key, _Fit(_unit(features)))
             fit.learn(features, compute.seconds[used, column] / compute.count[used, column])
 
-    def _varying(self, compute: Compute, stage: Ints, load: Floats) -> list[tuple[Key, npt.NDArray[np.intp], int]]:
-        """(key, ranks, column) of what is known by its covariates and not the same for all, now or before."""
+    def varying(self, compute: Compute, stage: Ints, load: Floats) -> Varying:
+        """What is known by its covariates and not the same for all, now or before."""
         found = []
         for s in np.unique(stage):
             for column, (operation, chunk) in enumerate(zip(compute.operations, compute.chunks, strict=True)):

@@ -267,7 +267,8 @@ class Monitor:
         many = bool(np.count_nonzero(known) >= MANY)
         self._many = self._many or many
         if many and not self.noise.together:
-            self._widening.observe(sums.T[:, known].T / np.sqrt(sequential.WINDOWS))
+            of_known = sums if known.all() else sums.T[:, known].T
+            self._widening.observe(of_known / np.sqrt(sequential.WINDOWS))
         usual = np.maximum(self._widening.factors, self._tails)
         if self.noise.together:
             usual = usual * self._wandering.factors(self._samples)

@@ -114,8 +114,8 @@ def _frontier(entry: Any, names: SpanNames) -> trace_pb2.Frontier:
 
 
 def _called(entry: Any) -> tuple[int, Call]:
-    """Elements, and what else the members of a communicator agree on, of the collective that is under way."""
-    if not entry["open"]:
+    """Elements, and what else the members of a communicator agree on, of the collective that the entry tells."""
+    if entry["operation"] < 0:
         return 0, Call()
     elements, packed, _ = entry["messages"][0].tolist()
     return elements, Call.unpack(packed)

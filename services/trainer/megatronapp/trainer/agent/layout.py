@@ -43,8 +43,8 @@ FRONTIER = struct.Struct("<IiIi3Q2qI4x")
 """From byte 8, under the lock: communicator, peer, sending, operation, enqueued, started, completed, when the newest
 was enqueued and completed, open messages."""
 OPEN_MESSAGE = struct.Struct("<2Qq")
-"""Step, packed message, when it was posted; from byte 72. Of a collective that is under way, which stands there alone:
-its elements, and its packed call (calls.py)."""
+"""Step, packed message, when it was posted; from byte 72. Of a collective, which stands there alone, be it under way or
+else the newest: its elements, and its packed call (calls.py)."""
 FRONTIER_DTYPE = np.dtype(
     {
         "names": [

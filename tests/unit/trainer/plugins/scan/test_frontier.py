@@ -48,7 +48,7 @@ def test_an_operation_is_enqueued_then_completed(recorder: Recorder) -> None:
 
     assert (under_way.enqueued, under_way.started, under_way.completed, under_way.operation) == (1, 1, 0, "all_reduce")
     frontier = only(recorder)
-    assert (frontier.enqueued, frontier.started, frontier.completed, frontier.operation) == (1, 1, 1, "")
+    assert (frontier.enqueued, frontier.started, frontier.completed, frontier.operation) == (1, 1, 1, "all_reduce")
     assert 0 < frontier.enqueued_at_ns <= frontier.completed_at_ns
 
 

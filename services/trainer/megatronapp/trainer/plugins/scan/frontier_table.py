@@ -13,7 +13,8 @@ from megatronapp.trainer.plugins.scan.segment_writer import SegmentWriter
 
 @dataclass(slots=True)
 class _Entry:
-    """One track's operations, counted from 1. `open`: those that have not completed, by ticket, the oldest first."""
+    """One track's operations, counted from 1. `open`: those that have not completed, by ticket, the oldest first.
+    `newest`: that which was handed over last; where a collective's are all through it tells how this was called."""
 
     communicator: int
     peer: int
@@ -25,26 +26,30 @@ class _Entry:
     completed_at_ns: int = 0
     open: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     """(operation, step and message as in layout.OPEN_MESSAGE, when it was posted)"""
+    newest: tuple[int, int, int, int] | None = None
 
     def pack(self) -> bytes:
-        oldest = list(itertools.islice(self.open.values(), layout.OPEN_MESSAGES if self.peer >= 0 else 1))
+        open_ = len(self.open) if self.peer >= 0 else min(len(self.open), 1)
+        shown = list(itertools.islice(self.open.values(), min(open_, layout.OPEN_MESSAGES)))
+        if self.newest is not None and not shown and self.peer < 0:
+            shown = [self.newest]
         head = layout.FRONTIER.pack(
             self.communicator,
             self.peer,
             self.sending,
-            oldest[0][0] if oldest else -1,
+            shown[0][0] if shown else -1,
             self.enqueued,
             self.started,
             self.completed,
             self.enqueued_at_ns,
             self.completed_at_ns,
-            len(self.open) if self.peer >= 0 else len(oldest),
+            open_,
         )
-        return head + b"".join(layout.OPEN_MESSAGE.pack(*message) for _, *message in oldest)
+        return head + b"".join(layout.OPEN_MESSAGE.pack(*message) for _, *message in shown)
 
 
 class FrontierTable:
-    """For any thread. A track beyond the table's room is counted, and not told."""
+    """For any thread. A track beyond the table's room is counted, and not shown."""
 
     def __init__(self, segment: SegmentWriter) -> None:
         self._segment = segment
@@ -68,7 +73,7 @@ class FrontierTable:
             entry = self._entries[track]
             entry.enqueued += 1
             entry.enqueued_at_ns = now_ns()
-            entry.open[entry.enqueued] = (operation, step, message, entry.enqueued_at_ns)
+            entry.newest = entry.open[entry.enqueued] = (operation, step, message, entry.enqueued_at_ns)
             self._publish(track)
             return entry.enqueued
 
