@@ -51,8 +51,8 @@ class Anchors:
 class Standing:
     """Where each rank usually stands beside its peers, kept for the time when nobody is left to compare it with.
 
-    Its own past takes over then, from there: else how two hosts have always differed would look like news as soon as the
-    device of one of them is slow.
+    Its own past takes over then, from there: else how two hosts have always differed would look like news as soon as
+    the device of one of them is slow.
     """
 
     def __init__(self) -> None:
