@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch._C._distributed_c10d import PrefixStore
@@ -344,6 +345,7 @@ class BackwardPlugin(FbdPlugin):
         if self._weights_due:
             self._send_weights()
         self._link.begin_turn()
+        dist.barrier()  # a forward rank may hold the store, which other stages still look into behind the last step
         self._say(Go(0, 0, 0))
         self._link.close()
 
