@@ -22,12 +22,18 @@ from tests.integration.megatrace import reported_nccl
 pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
 
 
+PAUSE_SECONDS = 0.25
+"""Before each step: the job's usual pauses are known once the platform has heard of steps as they came, and the agents
+begin beside the ranks."""
+
+
 class Stands(SendsByRdma):
     """Of what the culprit sends some does not end, nor does the all-reduce of all ranks behind it."""
 
     name: ClassVar[str] = "stands"
 
     def step_begin(self, step: int) -> None:
+        time.sleep(PAUSE_SECONDS)
         last = step == FROM_STEP
         self.rdma.send(SENDS, until=SENDS - 20 if last and self.broken else None, at_ns=time.time_ns())
         if last:
