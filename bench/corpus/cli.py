@@ -4,6 +4,7 @@ those that others have published."""
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,18 @@ def _write(case: Planned, root: Path) -> None:
 def _judged(folder: Path) -> Judged:
     with opened(folder) as case:
         return case.label, ours.judge(case), {name: others.name(case, rule) for name, rule in others.RULES.items()}
+
+
+def record(options: argparse.Namespace) -> int:
+    from bench.corpus import processors, record
+
+    if options.gpus:
+        return record.on_gpus(options.folder, options.gpus, options.within)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # ranks take the GPUs that they see
+    if options.small:
+        return record.small(options.folder)
+    cases = list(processors.planned(options.first, options.seeds))[:: options.every]
+    return record.on_processors(options.folder, cases, options.jobs, options.within)
 
 
 def judge(root: Path, options: argparse.Namespace) -> int:
@@ -130,10 +143,10 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--round", type=int, default=RESULT_ROUND, help=f"of --result's seeds; default {RESULT_ROUND}")
     known.add_argument("--small", action="store_true", help="record each kind of fault once or twice, on processors")
     known.add_argument("--gpus", type=int, choices=(2, 4), help="record on so many GPUs, not on processors")
+    known.add_argument("--within", type=_positive, help="seconds in which to record what can be; default: all of it")
     known.add_argument(
-        "--within", type=_positive, help="seconds in which --gpus records what it can; default: all of it"
+        "--jobs", type=_positive, default=1, help="processes, each with a core; of record jobs, each with six"
     )
-    known.add_argument("--jobs", type=int, default=1, help="processes; give each a core")
     return known
 
 
@@ -158,11 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.what in ("make", "all"):
             make(options.folder, options)
         if options.what == "record":
-            from bench.corpus import record
-
-            if options.gpus:
-                return record.on_gpus(options.folder, options.gpus, options.within)
-            return record.small(options.folder) if options.small else record.main(options.folder, options.every)
+            return record(options)
         return judge(options.folder, options) if options.what in ("score", "all") else 0
     except (DataError, UsageError, ValueError) as error:
         known.error(str(error))

@@ -1,12 +1,12 @@
 """Cases of real ranks with the fault injector, traced into files: four that train on this host's processors, or two or
 four on its GPUs.
 
-    python -m bench.corpus record FOLDER            # all of them: a night of two cores that do nothing else
-    python -m bench.corpus record FOLDER --every 20
-    python -m bench.corpus record FOLDER --small    # each kind once or twice, a long clean one: twenty minutes, packed
+    python -m bench.corpus record FOLDER            # one after the other: a night of cores that do nothing else
+    python -m bench.corpus record FOLDER --jobs 10 --within 540   # side by side on 64 cores, some 200 of them
+    python -m bench.corpus record FOLDER --small    # each kind once or twice, a long clean one: twenty minutes
     python -m bench.corpus record FOLDER --gpus 4   # some twenty seconds a case; two at once, of two GPUs each
 
-A case that is there already is left alone, so that a run that was ended goes on where it was.
+A case that is there already is left alone, so that a run that was ended goes on where it was. Files are packed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing.context import ForkServerProcess
@@ -24,8 +24,8 @@ from pathlib import Path
 
 import yaml
 
-from bench.corpus import gpus, places
-from bench.corpus.case import LABEL, TRACES, Injected, Label, Source, find, pack, write_label
+from bench.corpus import gpus, places, processors
+from bench.corpus.case import LABEL, TRACES, Injected, Label, Source, pack, write_label
 from bench.corpus.outside import FromOutside
 from megatronapp.core.errors import DataError
 from megatronapp.core.scenario import Fault, FaultKind, Scenario
@@ -39,7 +39,7 @@ CLEAN_STEPS, FAULT_STEPS = 120, 60
 LONG_CLEAN_STEPS = 400
 POLL_SECONDS = 0.5
 CASE_SECONDS = 25.0
-"""Of one on GPUs, at most: none begins that would not be over in time."""
+"""Of one on GPUs, or on a quiet host, at most: none begins that would not be over in time."""
 KINDS = (FaultKind.SKIP_COLLECTIVE, FaultKind.WRONG_SIZE, FaultKind.WRONG_ORDER, FaultKind.KILL)
 JOB = "local/corpus"
 
@@ -57,10 +57,12 @@ class Kit:
     clean_steps: int = CLEAN_STEPS
     devices: str = ""
     """The GPUs, as CUDA_VISIBLE_DEVICES has them; empty: all, or none."""
+    processors: frozenset[int] = frozenset()
+    """Empty: all that there are."""
 
 
-CPUS = Kit(WORLD, MODEL, ALL_LAYOUTS, standing_seconds=40.0, start_seconds=300.0)
-SMALL_SET = replace(CPUS, clean_steps=LONG_CLEAN_STEPS)
+CPUS = Kit(WORLD, MODEL, ALL_LAYOUTS, standing_seconds=20.0, start_seconds=120.0)
+SMALL_SET = replace(CPUS, standing_seconds=40.0, start_seconds=300.0, clean_steps=LONG_CLEAN_STEPS)
 TWO_GPUS = Kit(2, gpus.WIDE.split(), gpus.PAIRS, standing_seconds=14.0, start_seconds=60.0)
 FOUR_GPUS = Kit(4, gpus.WIDE.split(), gpus.FOURS, standing_seconds=14.0, start_seconds=60.0)
 
@@ -92,21 +94,31 @@ SMALL = (
 Where somebody calls something else the group has four members: of two nobody could tell which."""
 
 
-def main(root: Path, every: int = 1) -> int:
-    return record(root, cases()[::every], CPUS)
-
-
-def small(root: Path) -> int:
-    """Its files are packed."""
-    chosen = {case.name: case for case in cases()}
-    record(root, [chosen[name] for name in SMALL], SMALL_SET)
-    for folder in find(root):
-        _keep(folder)
+def on_processors(root: Path, chosen: Sequence[Case], jobs: int = 1, within: int | None = None) -> int:
+    """So many at a time, each on processors of its own."""
+    until = time.monotonic() + (within or math.inf)
+    if jobs == 1:
+        return record(root, chosen, CPUS, until)
+    all_processors, lanes = os.sched_getaffinity(0), processors.lanes(jobs)
+    print(f"{len(lanes)} jobs at a time, each on {len(lanes[0])} processors", flush=True)
+    os.sched_setaffinity(0, all_processors.difference(*lanes))
+    try:
+        kits = [replace(CPUS, processors=lane) for lane in lanes]
+        with ThreadPoolExecutor(len(kits)) as threads:
+            left = [iter(chosen)] * len(kits)
+            list(threads.map(record, [root] * len(kits), left, kits, [until] * len(kits)))
+    finally:
+        os.sched_setaffinity(0, all_processors)
     return 0
 
 
+def small(root: Path) -> int:
+    chosen = {case.name: case for case in cases()}
+    return record(root, [chosen[name] for name in SMALL], SMALL_SET)
+
+
 def on_gpus(root: Path, devices: int, within: int | None = None) -> int:
-    """Four GPUs record what needs four of them, and beside each other what needs two. Its files are packed."""
+    """Four GPUs record what needs four of them, and beside each other what needs two."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting devices must not start CUDA: ranks are forks
     until = time.monotonic() + (within or math.inf)
     visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0,1,2,3").split(",")[:devices]
@@ -116,46 +128,50 @@ def on_gpus(root: Path, devices: int, within: int | None = None) -> int:
     with ThreadPoolExecutor() as lanes:
         parts = [gpus.OF_TWO[number :: len(pairs)] for number in range(len(pairs))]
         list(lanes.map(record, [root] * len(pairs), parts, pairs, [until] * len(pairs)))
-        list(lanes.map(_keep, find(root)))
     return 0
 
 
-def _keep(folder: Path) -> None:
-    """As it may be put beside the tests."""
-    places.leave_out(folder / TRACES)
-    pack(folder)
-
-
-def record(root: Path, chosen: Sequence[Case], kit: Kit, until: float = math.inf) -> int:
-    """until: on the monotonic clock."""
+def record(root: Path, chosen: Iterable[Case], kit: Kit, until: float = math.inf) -> int:
+    """until: on the monotonic clock. A case is there once it is whole."""
     context = forkserver()
     for case in chosen:
-        folder = root / "recorded" / _folder_name(case.name)
+        folder = root / "recorded" / folder_name(case.name)
         if (folder / LABEL).exists():
             continue
         if time.monotonic() + CASE_SECONDS > until:
             print(f"{case.name}: no time left", file=sys.stderr, flush=True)
-            continue
+            break
         shutil.rmtree(folder, ignore_errors=True)
         began = time.monotonic()
         try:
-            write_label(folder, _played(case, kit, context.Process, folder))
+            label = _played(case, kit, context.Process, folder, until)
         except DataError as error:
             print(f"{case.name}: not recorded: {error}", file=sys.stderr, flush=True)
+            shutil.rmtree(folder / TRACES, ignore_errors=True)
         else:
+            _keep(folder, label)
             print(f"{case.name}: {folder} ({time.monotonic() - began:.0f} s)", flush=True)
     return 0
 
 
-def _played(case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path) -> Label:
-    """Raises DataError where the recording does not reach the fault, or the job ends by it and does not stand."""
+def _keep(folder: Path, label: Label) -> None:
+    """As it may be put beside the tests. What says that it is a case comes last."""
+    places.leave_out(folder / TRACES)
+    pack(folder)
+    for other in (*folder.glob("*.log"), *folder.glob("scenario.yaml")):
+        other.unlink()
+    write_label(folder, label)
+
+
+def _played(case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path, until: float) -> Label:
+    """Raises DataError where the fault is not reached, the job ends by it and does not stand, or time is up."""
     ranks, neighbours = _start(case, kit, process, folder)
     try:
-        injected = _until_over(case, kit, folder, ranks)
+        injected = _until_over(case, kit, folder, ranks, until)
         ended = all(rank.exitcode is not None for rank in ranks)
     finally:
         _kill([*ranks, *neighbours])
-    if ended:
+    if ended and not _killed(case):
         raise DataError("all ranks ended by themselves: see their logs, or gloo got more bytes than it expected")
     if isinstance(case, FromOutside) and injected is None:
         raise DataError(f"step {FROM_STEP} was not reached")
@@ -165,7 +181,11 @@ def _played(case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path
     return Label(name=case.name, source=Source.RECORDED, layout=case.layout, world=kit.world, faults=faults)
 
 
-def _folder_name(name: str) -> str:
+def _killed(case: Case) -> bool:
+    return any(fault.kind is FaultKind.KILL for fault in case.scenario.faults)
+
+
+def folder_name(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in ".+-" else "_" for letter in name)
 
 
@@ -193,20 +213,25 @@ def _start(
     ranks = []
     for rank in range(kit.world):
         own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        ranks.append(process(target=rank_main, args=(argv, own, str(folder / f"rank-{rank}.log")), daemon=True))
+        arguments = (argv, own, str(folder / f"rank-{rank}.log"), kit.processors)
+        ranks.append(process(target=rank_main, args=arguments, daemon=True))
     neighbours = case.neighbours(process, environment, folder) if isinstance(case, FromOutside) else []
     for each in (*ranks, *neighbours):
         each.start()
     return ranks, neighbours
 
 
-def _until_over(case: Case, kit: Kit, folder: Path, ranks: Sequence[ForkServerProcess]) -> Injected | None:
-    """What was done from outside."""
+def _until_over(
+    case: Case, kit: Kit, folder: Path, ranks: Sequence[ForkServerProcess], until: float
+) -> Injected | None:
+    """What was done from outside. Raises DataError."""
     last, injected = kit.clean_steps if case.clean else FROM_STEP + FAULT_STEPS, None
     step, moved = 0, time.monotonic()
     while step < last:
         time.sleep(POLL_SECONDS)
         newest, now = _newest(folder), time.monotonic()
+        if now > until:
+            raise DataError("its time is up")
         if isinstance(case, FromOutside) and injected is None and newest >= FROM_STEP:
             injected, last = case.do(ranks, folder, newest + 1), newest + FAULT_STEPS
         if newest > step:

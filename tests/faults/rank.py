@@ -6,8 +6,10 @@ import os
 import sys
 
 
-def main(argv: list[str], environment: dict[str, str], log: str) -> None:
-    """Train as the flags say; output goes to `log`."""
+def main(argv: list[str], environment: dict[str, str], log: str, processors: frozenset[int] = frozenset()) -> None:
+    """Train as the flags say, on these processors where some are given; output goes to `log`."""
+    if processors:
+        os.sched_setaffinity(0, processors)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 1)
     os.dup2(file, 2)
