@@ -26,7 +26,7 @@ MAX_LABEL_BYTES = 1 << 20
 PACKED = ".xz"
 """Files of a case that is kept may end so."""
 
-_HANG = frozenset({FaultKind.HANG, FaultKind.KILL, FaultKind.SKIP_COLLECTIVE, FaultKind.WRONG_SIZE}) | {
+HANGS = frozenset({FaultKind.HANG, FaultKind.KILL, FaultKind.SKIP_COLLECTIVE, FaultKind.WRONG_SIZE}) | {
     FaultKind.WRONG_ORDER
 }
 RIGHT: dict[FaultKind, tuple[Kind, frozenset[Cause]]] = {
@@ -64,7 +64,7 @@ class Injected(BaseModel):
 
     @property
     def hangs(self) -> bool:
-        return self.kind in _HANG
+        return self.kind in HANGS
 
     def explains(self, kind: Kind, cause: Cause) -> bool:
         """Whether a verdict's kind and cause are right. `unknown` is never wrong where the ranks are right."""

@@ -25,8 +25,8 @@ from pathlib import Path
 import yaml
 
 from bench.corpus import gpus, places, processors
-from bench.corpus.case import LABEL, TRACES, Injected, Label, Source, pack, write_label
-from bench.corpus.outside import FromOutside
+from bench.corpus.case import HANGS, LABEL, TRACES, Injected, Label, Source, pack, write_label
+from bench.corpus.outside import Deed, FromOutside
 from megatronapp.core.errors import DataError
 from megatronapp.core.scenario import Fault, FaultKind, Scenario
 from megatronapp.core.trace import file
@@ -54,6 +54,9 @@ class Kit:
     standing_seconds: float
     """A job in which nothing moves is recorded for so long."""
     start_seconds: float
+    standing: Sequence[str] = ()
+    """More flags of a job that comes to a stand: its steps must be so long that heartbeats have told of some before it
+    does, as in a job's first steps the detector waits for two minutes."""
     clean_steps: int = CLEAN_STEPS
     devices: str = ""
     """The GPUs, as CUDA_VISIBLE_DEVICES has them; empty: all, or none."""
@@ -61,7 +64,7 @@ class Kit:
     """Empty: all that there are."""
 
 
-CPUS = Kit(WORLD, MODEL, ALL_LAYOUTS, standing_seconds=20.0, start_seconds=120.0)
+CPUS = Kit(WORLD, MODEL, ALL_LAYOUTS, standing_seconds=20.0, start_seconds=120.0, standing=("--global-batch-size=64",))
 SMALL_SET = replace(CPUS, standing_seconds=40.0, start_seconds=300.0, clean_steps=LONG_CLEAN_STEPS)
 TWO_GPUS = Kit(2, gpus.WIDE.split(), gpus.PAIRS, standing_seconds=14.0, start_seconds=60.0)
 FOUR_GPUS = Kit(4, gpus.WIDE.split(), gpus.FOURS, standing_seconds=14.0, start_seconds=60.0)
@@ -181,6 +184,11 @@ def _played(case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path
     return Label(name=case.name, source=Source.RECORDED, layout=case.layout, world=kit.world, faults=faults)
 
 
+def _stands(case: Case) -> bool:
+    stopped = isinstance(case, FromOutside) and case.deed is Deed.STOP
+    return stopped or any(fault.kind in HANGS for fault in case.scenario.faults)
+
+
 def _killed(case: Case) -> bool:
     return any(fault.kind is FaultKind.KILL for fault in case.scenario.faults)
 
@@ -194,7 +202,8 @@ def _start(
 ) -> tuple[list[ForkServerProcess], list[ForkServerProcess]]:
     """The ranks, and what runs beside them."""
     folder.mkdir(parents=True)
-    argv = [*kit.model, *kit.layouts[case.layout], "--trace-dir", str(folder / TRACES)]
+    model = [*kit.model, *(kit.standing if _stands(case) else ())]
+    argv = [*model, *kit.layouts[case.layout], "--trace-dir", str(folder / TRACES)]
     if case.scenario.faults:
         scenario = folder / "scenario.yaml"
         scenario.write_text(yaml.safe_dump(case.scenario.model_dump(mode="json", exclude_none=True)))
