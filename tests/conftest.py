@@ -1,6 +1,7 @@
 """Fixtures for all tests."""
 
 import gc
+import socket
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -23,6 +24,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("a part of the tests")
     group.addoption("--share", type=float, default=1.0, help="play so much of each module, drawn, at least one test")
     group.addoption("--share-seed", type=int, default=0, help="which part is drawn")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """With `--reruns` a worker sends the main process two small messages before each test, of which the second would
+    wait 40 ms for the first one's acknowledgement."""
+    connection = getattr(getattr(config, "failures_db", None), "sock", None)
+    if connection is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 @pytest.hookimpl(wrapper=True)

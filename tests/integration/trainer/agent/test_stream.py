@@ -247,8 +247,9 @@ def test_a_refused_message_is_known_also_when_the_next_was_being_sent(
 
 
 def test_many_refused_messages_are_left_out_without_backing_off_ever_longer(
-    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("megatronapp.trainer.agent.stream.REFUSAL_SECONDS", 0.05)
     start("choosy")
     stream = connect()
     outbox = Outbox([stream])
