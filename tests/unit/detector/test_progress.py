@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from megatronapp.core.trace.membership import Process
 from megatronapp.detector.members import Member
 from megatronapp.detector.progress import Progress, Stall
@@ -96,6 +98,25 @@ def test_of_one_that_has_died_and_one_other_neither_is_named_before_the_rest_has
 
     assert stall is not None
     assert [(each.rank, each.side) for each in stall.blamed] == [(CULPRIT, Side.PROGRAM)]
+
+
+@pytest.mark.parametrize(("steps", "named"), [((0, 12, 40), True), ((38, 39, 40), False)])
+def test_of_short_steps_many_that_lie_between_two_heartbeats_are_known(steps: Sequence[int], named: bool) -> None:
+    """A job that stands after a second of such steps does not get the patience with first ones."""
+    progress = Progress()
+    for second in range(10):
+        for rank in range(WORLD):
+            member = Member(Process(trace_pb2.Identity(run="a", job="a/b", attempt=1, rank=rank, incarnation=1)), {})
+            member.name([DP])
+            beat = waiting() if rank != CULPRIT and second >= 2 else before()
+            beat.step = steps[min(second, 2)]
+            if not beat.step:
+                beat.phase = trace_pb2.PHASE_START
+            progress.beat(member, trace_pb2.SentHeartbeat.FromString(beat.SerializeToString()), (1000 + second) * NS)
+
+    stall = progress.stall()
+
+    assert ([] if stall is None else [blame.rank for blame in stall.blamed]) == ([CULPRIT] if named else [])
 
 
 def before(step: int = 3) -> trace_pb2.Heartbeat:

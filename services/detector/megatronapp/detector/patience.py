@@ -71,9 +71,13 @@ class _History:
             self.longest = max(self.longest, self.ordered[bisect_right(self.ordered, FACTOR * usual) - 1])
 
     @property
+    def known(self) -> int:
+        return len(self.ordered)
+
+    @property
     def usual(self) -> float | None:
         """The longest of the newest but for the outliers; None while too few are known."""
-        known = len(self.ordered)
+        known = self.known
         return self.ordered[known - 1 - int(known * self.outliers)] if known >= LEARNT else None
 
     @property
@@ -125,6 +129,12 @@ class Patience:
         if phase in self._longest:
             self.learn(phase, self._longest.pop(phase), ranks)
 
+    def passed(self, steps: int, seconds: float, ranks: int) -> None:
+        """So many steps have begun and ended between two heartbeats, so many seconds apart: the pause of none was longer.
+        Short steps are known by that before they are known one by one; later it would tell too little of them."""
+        for _ in range(min(steps, LEARNT - self._histories[STEP].known)):
+            self.learn(STEP, seconds, ranks)
+
     def learn(self, phase: int, seconds: float, ranks: int) -> None:
         """The job was in a phase that is learnt, and nothing moved for so long."""
         self._rank_steps += ranks if phase == STEP else 0
@@ -146,7 +156,7 @@ class Patience:
 
     def _of_step(self, history: _History) -> float:
         patience, above = FACTOR * (history.usual or 0.0), history.longest - history.middle
-        if len(history.ordered) >= KNOWN_STEPS:
+        if history.known >= KNOWN_STEPS:
             patience = min(patience, 2 * history.longest + SPREAD * above + STEP_SECONDS)
         if self._rank_steps >= KNOWN_RANK_STEPS:
             patience = min(patience, history.longest + above + STEP_SECONDS)

@@ -123,6 +123,9 @@ class Progress:
         if not stands or known.groups is not member.groups:
             known.update(member.groups, frontiers)
         self._pass_time(unix_ns, moved=moved)
+        since_seconds = (self._heard_unix_ns - state.heard_unix_ns) * NS
+        if step > state.step + 1 and since_seconds <= LONGEST_BEAT_SECONDS:
+            self._patience.passed(step - state.step - 1, since_seconds, len(self._ranks))
         state.step, state.activity, state.process = step, heartbeat.activity, process
         if heartbeat.HasField("stack"):
             self._see(process.rank, state, with_what_was_said(heartbeat.stack, None if moved else state.stack))

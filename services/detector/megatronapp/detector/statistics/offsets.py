@@ -44,7 +44,7 @@ def allowance(offsets: Floats, prior: float, uncertainty: float = 0.0) -> Floats
         spread = float(spread_of(offsets[:, None])[0])
         return np.full(n, usual * math.sqrt(max(0.0, spread**2 - uncertainty**2)))
     freedom = n - 2
-    if freedom < 2:
+    if freedom <= student.LEAST_FREEDOM:
         return np.full(n, prior)
     deviation = offsets - np.median(offsets)
     others = np.sqrt((np.sum(deviation**2) - deviation**2) / freedom)
