@@ -130,8 +130,8 @@ class Patience:
             self.learn(phase, self._longest.pop(phase), ranks)
 
     def passed(self, steps: int, seconds: float, ranks: int) -> None:
-        """So many steps have begun and ended between two heartbeats, so many seconds apart: the pause of none was longer.
-        Short steps are known by that before they are known one by one; later it would tell too little of them."""
+        """So many steps have begun and ended between two heartbeats, so many seconds apart: the pause of none was
+        longer. Short steps are known by that before they are known one by one; later it would tell too little."""
         for _ in range(min(steps, LEARNT - self._histories[STEP].known)):
             self.learn(STEP, seconds, ranks)
 
