@@ -1,7 +1,8 @@
 """The same losses on GPUs: every layout on NCCL, and bit for bit with plug-ins on and off.
 
-Beginning with CUDA and NCCL takes a process longer than twenty small steps, so that the ranks of one world begin once
-and train what is asked of them in turn.
+Beginning with CUDA, and with each layout's communicators, takes ranks ten times as long as twenty small steps, nearly
+all of it on the host. Ranks that begin once train in turn what belongs together, and others the rest beside them on
+the same GPUs, as many as the host has processors for.
 """
 
 from __future__ import annotations
@@ -11,20 +12,18 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting devices must not start CUDA: ranks are forks
-
-import torch
 
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.plugins.dpp import DppPlugin
 from megatronapp.trainer.plugins.megatrace import MegatracePlugin
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from megatronapp.trainer.plugins.scope import ScopePlugin
+from tests.gpu.devices import DEVICES, needs
 from tests.support.forked import run_forked
 from tests.support.ports import free_port
 from tests.support.training import TINY, train
@@ -32,12 +31,14 @@ from tests.support.training import TINY, train
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(400),
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 CUDA devices"),
+    needs(2),
 ]
 
 STEPS = 20
 SECONDS = 380.0
-"""Of all that a world trains."""
+"""Of all that ranks train in turn."""
+PROCESSORS_A_RANK = 2
+"""Of the host, for a rank and its agent."""
 BF16 = "--bf16"
 PIPELINE = "--pipeline-model-parallel-size 2"
 INTERLEAVED = f"{PIPELINE} --num-layers-per-virtual-pipeline-stage 1"
@@ -73,37 +74,58 @@ ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
 """Without these cuBLAS and NCCL may sum in another order from run to run."""
 
 Plugins = tuple[type, ...]
+WATCHING: Plugins = (ScanPlugin, MegatracePlugin, ScopePlugin)
+DYNAMIC: Plugins = (DppPlugin, *WATCHING)
+WITH_PLUGINS: list[tuple[Plugins, str]] = [
+    ((ScanPlugin,), f"{TRACE} base"),
+    ((ScanPlugin,), f"{TRACE} full"),
+    (WATCHING, WATCHED),
+    (DYNAMIC, PLANNED),
+]
 Runs = dict[str, list[float] | str]
 """Losses by flags; of a run that failed, its traceback."""
 
 
 class World:
-    """The ranks of so many GPUs: what they are asked for is trained by one start of them, and kept."""
+    """The ranks of so many GPUs. Whatever the tests ask of them begins when the first one asks, and is kept."""
 
     def __init__(self, size: int, folder: Path) -> None:
         self._size, self._folder = size, folder
-        self._found: dict[tuple[Plugins, tuple[str, ...]], Runs] = {}
+        self._found: dict[tuple[Plugins, str], Future[Runs]] = {}
 
-    def losses(self, flags: str, plugins: Plugins, among: Iterable[str]) -> list[float]:
-        """Of one of the runs that are begun together."""
-        begun = plugins, tuple(among)
-        if begun not in self._found:
-            runs = {each: free_port() for each in begun[1]}
-            asked = (train_all, runs, plugins, str(self._folder))
-            self._found[begun] = run_forked(self._size, *asked, timeout=SECONDS, environment=ENVIRONMENT)[-1]
-        found = self._found[begun][flags]
+    def losses(self, flags: str, plugins: Plugins = ()) -> list[float]:
+        """Of one of the runs in `asked`."""
+        if not self._found:
+            self._begin()
+        found = self._found[plugins, flags].result()[flags]
         assert isinstance(found, list), found
         assert len(found) == STEPS
         return found
 
-    def stock(self, flags: str) -> list[float]:
-        layouts = list(LAYOUTS.get(self._size, {"one GPU": ""}).values())
-        return self.losses(flags, (), [*layouts, *(f"{BF16} {each}" for each in layouts)])
+    def _begin(self) -> None:
+        at_once = max(1, (os.cpu_count() or 1) // (PROCESSORS_A_RANK * self._size))
+        threads = ThreadPoolExecutor(at_once)
+        for plugins, every in asked(self._size):
+            runs = threads.submit(self._train, every, plugins)
+            self._found |= {(plugins, flags): runs for flags in every}
+        threads.shutdown(wait=False)
 
-    def with_plugins(self, layout: str, flags: str, plugins: Plugins) -> list[float]:
-        among = PIPELINES if DppPlugin in plugins else CASES
-        asked = [LAYOUTS[world][name] for world, name in among if world == self._size]
-        return self.losses(f"{BF16} {layout} {flags}", plugins, [f"{BF16} {each} {flags}" for each in asked])
+    def _train(self, every: list[str], plugins: Plugins) -> Runs:
+        runs = {flags: free_port() for flags in every}
+        arguments = (train_all, runs, plugins, str(self._folder))
+        return run_forked(self._size, *arguments, timeout=SECONDS, environment=ENVIRONMENT)[-1]
+
+
+def asked(size: int) -> Iterator[tuple[Plugins, list[str]]]:
+    """What a world trains, by what its ranks do one after the other."""
+    layouts = list(LAYOUTS.get(size, {"one GPU": ""}).values())
+    yield (), layouts
+    if size == 1:
+        return
+    yield (), [f"{BF16} {each}" for each in layouts]
+    pipelines = [LAYOUTS[world][name] for world, name in PIPELINES if world == size]
+    for plugins, flags in WITH_PLUGINS:
+        yield plugins, [f"{BF16} {each} {flags}" for each in (pipelines if DppPlugin in plugins else layouts)]
 
 
 def train_all(runs: Mapping[str, int], plugins: Plugins, folder: str) -> Runs:
@@ -129,7 +151,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, World]:
 @pytest.fixture
 def world(request: pytest.FixtureRequest, worlds: dict[int, World]) -> World:
     size: int = request.param
-    if torch.cuda.device_count() < size:
+    if size > DEVICES:
         pytest.skip(f"needs {size} CUDA devices")
     return worlds[size]
 
@@ -138,32 +160,32 @@ def world(request: pytest.FixtureRequest, worlds: dict[int, World]) -> World:
 def test_layout_has_the_losses_of_one_gpu(world: World, layout: str, worlds: dict[int, World]) -> None:
     flags = (ON_TWO | ON_FOUR)[layout]
 
-    assert world.stock(flags) == pytest.approx(worlds[1].stock(""), rel=1e-5)
+    assert world.losses(flags) == pytest.approx(worlds[1].losses(""), rel=1e-5)
 
 
 @pytest.mark.parametrize("granularity", ["base", "full"])
 @pytest.mark.parametrize(("world", "layout"), CASES, indirect=["world"])
 def test_tracing_changes_no_bit(world: World, layout: str, granularity: str) -> None:
-    flags = (ON_TWO | ON_FOUR)[layout]
+    flags = f"{BF16} {(ON_TWO | ON_FOUR)[layout]}"
 
-    traced = world.with_plugins(flags, f"{TRACE} {granularity}", (ScanPlugin,))
+    traced = world.losses(f"{flags} {TRACE} {granularity}", (ScanPlugin,))
 
-    assert traced == world.stock(f"{BF16} {flags}")
+    assert traced == world.losses(flags)
 
 
 @pytest.mark.parametrize(("world", "layout"), CASES, indirect=["world"])
 def test_all_that_watches_at_once_changes_no_bit(world: World, layout: str) -> None:
-    flags = (ON_TWO | ON_FOUR)[layout]
+    flags = f"{BF16} {(ON_TWO | ON_FOUR)[layout]}"
 
-    watched = world.with_plugins(flags, WATCHED, (ScanPlugin, MegatracePlugin, ScopePlugin))
+    watched = world.losses(f"{flags} {WATCHED}", WATCHING)
 
-    assert watched == world.stock(f"{BF16} {flags}")
+    assert watched == world.losses(flags)
 
 
 @pytest.mark.parametrize(("world", "layout"), PIPELINES, indirect=["world"])
 def test_a_dynamic_pipeline_that_is_watched_changes_no_bit(world: World, layout: str) -> None:
-    flags = (ON_TWO | ON_FOUR)[layout]
+    flags = f"{BF16} {(ON_TWO | ON_FOUR)[layout]}"
 
-    planned = world.with_plugins(flags, PLANNED, (DppPlugin, ScanPlugin, MegatracePlugin, ScopePlugin))
+    planned = world.losses(f"{flags} {PLANNED}", DYNAMIC)
 
-    assert planned == world.stock(f"{BF16} {flags}")
+    assert planned == world.losses(flags)
