@@ -34,8 +34,9 @@ def test_many_devices_that_differ_much_are_allowed_more_than_the_prior_and_few_a
     assert np.all(offsets.allowance(random.normal(0, 0.02, 8), PRIOR) <= PRIOR)
 
 
-def test_three_items_show_too_little() -> None:
-    assert np.all(offsets.allowance(np.zeros(3), PRIOR) == PRIOR)
+@pytest.mark.parametrize("items", [1, 2, 3, 4])
+def test_up_to_four_items_show_too_little(items: int) -> None:
+    assert np.all(offsets.allowance(np.zeros(items), PRIOR) == PRIOR)
 
 
 def test_a_scale_is_known_after_a_few_steps_of_many_items_and_hardly_after_those_of_two() -> None:
