@@ -1,5 +1,7 @@
 """GPU tensors between four GPUs of this host or more, all at once: in pairs, around a ring, and each with each other.
 
+    python -m bench.transport --only many-gpus --shapes all      # each with each alone: half a minute
+
 A GPU copies to one other at a time, at the full speed of its links. So pairs don't disturb each other, but where a GPU
 has more than one partner two may copy to the same one, at half the speed each, while nobody copies to another.
 """
@@ -10,6 +12,7 @@ import itertools
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +109,7 @@ def parts(buffers: torch.Tensor, size: int) -> list[list[torch.Tensor]]:
     return [[buffer[:size] for buffer in row] for row in buffers]
 
 
-def run_rank(rank: int, folder: str, port: int, world_size: int) -> None:
+def run_rank(rank: int, folder: str, port: int, world_size: int, *, chosen: Sequence[str]) -> None:
     torch.cuda.set_device(rank)
     store = TCPStore("127.0.0.1", port, world_size, is_master=rank == 0)
     dist.init_process_group("cpu:gloo,cuda:nccl", rank=rank, world_size=world_size, store=store)
@@ -116,14 +119,14 @@ def run_rank(rank: int, folder: str, port: int, world_size: int) -> None:
     # In turns: were all to begin with the same one, its links would be what is measured.
     others = [(rank + turn) % world_size for turn in range(1, world_size)]
     beside = neighbours(range(world_size), rank)
-    shapes = {
-        "pairs, both ways": [rank ^ 1] if rank ^ 1 < world_size else [],
-        "ring, both ways": [other for other in others if other in beside],
-        "each with each": others,
+    partners_in = {
+        "pairs": [rank ^ 1] if rank ^ 1 < world_size else [],
+        "ring": [other for other in others if other in beside],
+        "all": others,
     }
     found: dict[tuple[str, str, int], float] = {}
     steps = itertools.count(1)
-    for shape, partners in shapes.items():
+    for shape, partners in ((shape, partners_in[shape]) for shape in chosen):
         for way in (Native(engine, partners, steps), Nccl(partners)):
             for size in SIZES:
                 way.resize(size)
@@ -138,12 +141,11 @@ def run_rank(rank: int, folder: str, port: int, world_size: int) -> None:
     dist.destroy_process_group()
 
 
-def report(world_size: int) -> None:
+def report(world_size: int, shapes: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        spawn(run_rank, folder, world_size)
+        spawn(partial(run_rank, chosen=shapes), folder, world_size)
         found: dict[tuple[str, str, int], float] = torch.load(Path(folder) / "found.pt", weights_only=False)
-    print(f"\n{world_size} GPUs at once, GB/s that each one sends")
-    shapes = list(dict.fromkeys(shape for shape, _, _ in found))
+    print(f"\n{world_size} GPUs at once, GB/s that each one sends, both ways: pairs, a ring, all with all others")
     print(f"{'':10}" + "".join(f"{shape:>30}" for shape in shapes))
     print(f"{'':10}" + "".join(f"{text:>10}" for text in ("native", "nccl", "/nccl") * len(shapes)))
     for size in SIZES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -14,13 +14,16 @@ from bench.transport import cpu, training
 Medians = Mapping[tuple[str, str, str, int], tuple[float, int]]
 MISSING = "-"
 NAME_WIDTH = 20
+SHAPES = ("pairs", "ring", "all")
+"""Of many_gpus, which is imported where there are GPUs alone."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.transport", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="time for the CPU tables")
     parser.add_argument("--samples", type=int, default=7, help="samples of each cell")
-    parser.add_argument("--only", choices=("cpu", "gpu", "one-gpu", "training"))
+    parser.add_argument("--only", choices=("cpu", "gpu", "many-gpus", "one-gpu", "training"))
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=SHAPES, help="among four GPUs or more (all)")
     parser.add_argument("--json", action="store_true", help="also print every median as JSON")
     options = parser.parse_args()
     if options.only in (None, "cpu"):
@@ -31,6 +34,8 @@ def main() -> int:
             print(json.dumps([[*key, *value] for key, value in sorted(medians.items())]))
     if options.only in (None, "gpu"):
         report_gpu()
+    if options.only in (None, "gpu", "many-gpus"):
+        report_many_gpus(options.shapes)
     if options.only in (None, "one-gpu"):
         report_one_gpu()
     if options.only in (None, "training"):
@@ -42,13 +47,18 @@ def report_gpu() -> None:
     if torch.cuda.device_count() < 2:
         print("\nGPU tensors: not measured, as there are fewer than two GPUs here")
         return
-    from bench.transport import gpu, many_gpus
+    from bench.transport import gpu
 
     gpu.report()
+
+
+def report_many_gpus(shapes: Sequence[str]) -> None:
+    from bench.transport import many_gpus
+
     if torch.cuda.device_count() < many_gpus.MIN_GPUS:
         print("\nmany GPUs at once: not measured, as there are fewer than four GPUs here")
     else:
-        many_gpus.report(torch.cuda.device_count())
+        many_gpus.report(torch.cuda.device_count(), shapes)
 
 
 def report_one_gpu() -> None:
