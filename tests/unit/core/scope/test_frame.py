@@ -18,9 +18,11 @@ from megatronapp.core.scope.frame import (
     FrameError,
     Kind,
     Section,
+    Stamp,
     addressed,
     cells,
     pack,
+    stamped,
     unpack,
 )
 from megatronapp.core.scope.quantize import decode
@@ -134,6 +136,17 @@ def test_of_an_addressed_frame_only_address_and_number_differ() -> None:
     frame = unpack(addressed(FRAMES["triangle"], 99, 1234))
 
     assert frame == replace(unpack(FRAMES["triangle"]), subscription=99, sequence=1234)
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_head_of_another_address_is_that_of_the_frame_with_it(name: str) -> None:
+    frame = unpack(FRAMES[name])
+    stamp = Stamp(subscription=9, sequence=8, captured_unix_us=7, step=6, microbatch=None, layer=5)
+    beside = {Section.REQUEST: b"page-1"}
+
+    head = stamped(frame, stamp, beside)
+
+    assert head + frame.payload == pack(replace(frame, **stamp._asdict(), sections={**frame.sections, **beside}))
 
 
 def test_a_frame_larger_than_agreed_is_refused() -> None:

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as arrays
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.scope.frame import Codec, Flag, Section, pack, unpack
-from megatronapp.core.scope.quantize import FORMATS, Values, decode, encode
+from megatronapp.core.scope.quantize import FORMATS, Values, decode, encode, exact
 
 Floats = npt.NDArray[np.float32]
 OVERFLOWING = {"f16": 65000, "bf16": 3.38e38}
@@ -43,6 +43,18 @@ def test_states_survive_every_format(array: Floats, name: str, data: st.DataObje
 @given(array=tensors)
 def test_f32_keeps_every_value(array: Floats) -> None:
     assert np.array_equal(through(Values(array), "f32").array, array, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3, 4)])
+def test_what_a_rank_sends_is_its_values_and_a_view_of_those_that_are_numbers(shape: tuple[int, ...]) -> None:
+    array = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    turned = array.T
+
+    view, copy = exact(Values(array), finite=True), exact(Values(array))
+
+    assert bytes(view.payload) == bytes(copy.payload) == array.tobytes()
+    assert np.shares_memory(np.frombuffer(view.payload, "<f4"), array) is bool(array.size)
+    assert bytes(exact(Values(turned), finite=True).payload) == turned.tobytes()
 
 
 @given(array=arrays.arrays(np.float32, (3, 7), elements=st.floats(-1e6, 1e6, width=32)))

@@ -158,9 +158,11 @@ def encode(values: Values, name: str) -> Frame:
     return _replaced(frame, scale, bias, flags, sections, payload)
 
 
-def exact(values: Values) -> Frame:
-    """Float32 as they are: what a rank sends its agent, without the range and flags of `encode`, which take time."""
-    return Frame(dims=values.array.shape, payload=values.states().astype("<f4", copy=False).tobytes())
+def exact(values: Values, *, finite: bool = False) -> Frame:
+    """Float32 as they are: what a rank sends its agent, without the range and flags of `encode`, which take time.
+    `finite`: all are known to be numbers; the payload is a view of them then."""
+    array = np.ascontiguousarray(values.array if finite else values.states(), "<f4")
+    return Frame(dims=values.array.shape, payload=array.reshape(-1).view(np.uint8).data)
 
 
 def decode(frame: Frame) -> Values:

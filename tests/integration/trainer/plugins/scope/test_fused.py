@@ -24,7 +24,7 @@ class Both(Looker):
     """The local attention's own softmax, and beside it what would be shown if it had none (taps from 100 on)."""
 
     def step_begin(self, step: int) -> None:
-        self.queue = FrameQueue(lambda _, frame: written.append(frame))
+        self.queue = FrameQueue(lambda _, frame: written.append(bytes(frame)))
         demands = []
         for spot in [spot for spot in self.taps.spots if spot.site == "attn.probs"]:
             core = find(spot.chunk.decoder.layers[spot.layer], "self_attention.core_attention")  # type: ignore[index,union-attr]

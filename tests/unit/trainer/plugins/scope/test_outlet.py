@@ -58,6 +58,19 @@ def test_frames_of_any_size_come_out_as_they_went_in() -> None:
     assert whole(ring.written) == frames
 
 
+@pytest.mark.parametrize("size", [0, 1, PART_BYTES - 80, PART_BYTES - 79, 3 * PART_BYTES])
+def test_a_head_goes_before_its_payload_in_parts_as_large_as_ever(size: int) -> None:
+    ring = Ring()
+    outlet = ring.outlet()
+    head, payload = frame(80), frame(size, 1)
+
+    assert outlet.put(7, payload, head)
+    outlet.flush()
+
+    assert [len(part) for _, part in ring.written[:-1]] == [PART_BYTES] * (len(ring.written) - 1)
+    assert whole(ring.written) == [(7, head + payload)]
+
+
 def test_no_more_is_written_than_the_reader_takes_out_and_the_rest_follows() -> None:
     ring = Ring()
     outlet = ring.outlet()

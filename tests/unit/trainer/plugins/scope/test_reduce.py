@@ -31,7 +31,7 @@ from megatronapp.core.scope.sites import Axis, Rule, Split
 from megatronapp.trainer.plugins.scope import patterns
 from megatronapp.trainer.plugins.scope.derived import reduce_attention
 from megatronapp.trainer.plugins.scope.frames import split
-from megatronapp.trainer.plugins.scope.reduce import reduce_shard
+from megatronapp.trainer.plugins.scope.reduce import reduce_entries, reduce_shard
 from megatronapp.trainer.plugins.scope.reduced import Completed, completed
 
 SIZES = {"batch": 2, "token": 12, "head": 4, "chan": 6}
@@ -98,6 +98,27 @@ def test_reductions_equal_the_reference(case: tuple[tuple[Axis, ...], Any, Any, 
     else:
         assert found is not None
         _assert_same(found.on_host(), expected)
+
+
+@given(
+    st.lists(st.builds(Take, AXES, st.integers(-5, 5) | st.just(Slice(1))), max_size=3),
+    st.sampled_from([(), (Split(Rule.TENSOR, 0, 1),), (Split(Rule.TENSOR, 1, 2),)]),
+)
+def test_single_entries_are_taken_as_any_reduction_takes_them(takes: list[Take], split: tuple[Split, ...]) -> None:
+    axes = tuple(Axis(name, size, split if name == "head" else ()) for name, size in SIZES.items())
+    shape = [len(pieces(axis)[piece_index(axis)]) for axis in axes]
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(3)).bfloat16().permute(1, 0, 2, 3)
+    values = values.contiguous().permute(1, 0, 2, 3)
+
+    found = reduce_entries(values, axes, takes)
+
+    if found is not None:
+        expected = reduce_shard(values, None, axes, takes)
+        assert expected is not None
+        _assert_same(found.on_host(), expected.on_host())
+    plain = all(isinstance(take.pick, int) and -SIZES[take.axis] <= take.pick < SIZES[take.axis] for take in takes)
+    whole = len(split) == 0 or split[0].parts == 1 or all(take.axis != "head" for take in takes)
+    assert (found is not None) == (plain and whole and len({take.axis for take in takes}) == len(takes))
 
 
 STATISTICS = Stats(("mean", "std", "min", "max", "absmax", "l2", "zero", "nonfinite", "count", "p01", "p50", "p99"))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from megatronapp.core.scope import reducers
 from megatronapp.core.scope.expression import parse
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.results import Partial
-from megatronapp.trainer.plugins.scope.statistics import alerts, kept_axes
+from megatronapp.trainer.plugins.scope.statistics import OUTLIER_RATIO, alerts, kept_axes
 
 STREAM, HEADS = ("batch", "token", "chan"), ("batch", "token", "head", "chan")
 
@@ -82,3 +84,24 @@ def test_a_head_that_writes_nothing_is_dead() -> None:
 )
 def test_which_axes_are_left(text: str, left: tuple[str, ...] | None) -> None:
     assert kept_axes(HEADS, parse(f"site{text}").operations) == left
+
+
+@given(st.lists(st.floats(0, 1024, width=32) | st.sampled_from([0.0, 1.0, 19.0, 20.0, 21.0]), min_size=1, max_size=24))
+@settings(max_examples=300, deadline=None)
+def test_outliers_are_those_above_so_many_medians(channels: list[float]) -> None:
+    """Most values show without a median that there are none."""
+    values = np.array([channels], np.float32)
+    median = np.median(values)
+    far = int((values > OUTLIER_RATIO * float(median)).sum()) if median > 0 else 0
+    expected = 0 < far <= max(len(channels) // 20, 1)
+
+    assert (kinds("resid_post", ("token", "chan"), values) == ["outlier_channel"]) is expected
+
+
+def test_what_is_known_of_values_changes_no_alert() -> None:
+    values = stream()
+    values[:, :, 17] *= 100
+
+    assert alerts("resid_post", STREAM, (), Values(values), finite=True) == alerts(
+        "resid_post", STREAM, (), Values(values)
+    )

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatronapp.core.scope.frame import MAX_SHARD_BYTES, Frame, unpack
 from megatronapp.core.scope.quantize import Values
@@ -90,6 +91,62 @@ def test_frames_are_addressed_and_in_the_sites_axes() -> None:
     query = of_frame(rank.line.frames[1][1])
     assert isinstance(query, Values)
     assert query.array.shape == (2, 6, 4)
+
+
+class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what makes a tensor that is no view."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ in ("_to_copy", "clone", "amax", "sum")
+        return func(*args, **(kwargs or {}))
+
+
+def test_taps_that_show_the_same_values_have_them_taken_from_the_model_once() -> None:
+    """The page asks for a picture that is pooled where it is long, and for all values of the same site."""
+    rank = Rank()
+    taps = [tap(4, "layers[1].resid_post"), tap(5, "layers[1].resid_post | pool(token,64,farthest)")]
+    rank.viewer.show({"taps": taps}, 0.1)
+    rank.viewer.step_begin(9)
+    value = torch.randn(SHAPES["resid_post"])
+    capture = Capture(SPOTS[3], value, SHARD, 9)
+
+    with torch.no_grad(), Made() as made:
+        for read in rank.viewer.wanted(SPOTS[3])[0]:
+            read(capture)
+    rank.viewer.step_end()
+
+    assert made.count == 1
+    assert [(number, frame.sequence, frame.layer, frame.step) for number, frame in rank.line.frames] == [
+        (4, 1, 1, 9), (5, 1, 1, 9)
+    ]  # fmt: skip
+    for number, frame in rank.line.frames:
+        result = of_frame(frame)
+        assert frame.subscription == number
+        assert isinstance(result, Values)
+        assert np.array_equal(result.array, value.permute(1, 0, 2).numpy())
+
+
+def test_a_pool_that_leaves_fewer_cells_is_no_other_taps_picture() -> None:
+    rank = Rank()
+    taps = [tap(4, "layers[1].resid_post"), tap(5, "layers[1].resid_post | pool(token,3,max)")]
+    rank.viewer.show({"taps": [*taps, tap(6, "layers[1].resid_post | pool(token,64,absmax)")]}, 0.1)
+    rank.viewer.step_begin(9)
+    value = torch.randn(SHAPES["resid_post"])
+
+    for read in rank.viewer.wanted(SPOTS[3])[0]:
+        read(Capture(SPOTS[3], value, SHARD, 9))
+    rank.viewer.step_end()
+
+    rows = value.permute(1, 0, 2).numpy()
+    expected = [rows, rows.reshape(2, 3, 2, 8).max(2), np.abs(rows)]
+    for (_, frame), values in zip(rank.line.frames, expected, strict=True):
+        result = of_frame(frame)
+        assert isinstance(result, Values)
+        assert np.array_equal(result.array, values)
 
 
 def test_only_steps_that_are_due_are_shown() -> None:

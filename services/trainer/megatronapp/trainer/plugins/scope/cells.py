@@ -83,10 +83,15 @@ def on_device(kept: dict[torch.device, torch.Tensor], values: Positions, device:
     return found
 
 
-@lru_cache(maxsize=KEPT)
 def of_axes(axes: tuple[Axis, ...]) -> tuple[Cells, ...]:
     """This rank's part of each."""
-    return tuple(Cells(axis.name, axis.size, pieces(axis)[piece_index(axis)]) for axis in axes)
+    return tuple(map(_of_axis, axes))
+
+
+@lru_cache(maxsize=KEPT)
+def _of_axis(axis: Axis) -> Cells:
+    """By itself: of a generation one axis grows with each token, and the others stay."""
+    return Cells(axis.name, axis.size, pieces(axis)[piece_index(axis)])
 
 
 @lru_cache(maxsize=KEPT)

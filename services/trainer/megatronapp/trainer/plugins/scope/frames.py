@@ -12,20 +12,25 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from megatronapp.core.errors import DataError
-from megatronapp.core.scope.frame import MAX_SHARD_BYTES, Frame, Section, pack
+from megatronapp.core.scope.frame import MAX_SHARD_BYTES, Section, Stamp, addressed, stamped
 from megatronapp.core.scope.operations import When
-from megatronapp.core.scope.quantize import Values, exact
-from megatronapp.core.scope.results import Result, to_frame
+from megatronapp.core.scope.quantize import Values
+from megatronapp.core.scope.results import Result
+from megatronapp.trainer.plugins.scope.finished import Finished
 from megatronapp.trainer.plugins.scope.outlet import MAX_WAITING_BYTES, Outlet
 from megatronapp.trainer.plugins.scope.reduced import Reduced, completed
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 MAX_WAITING = 4096
 """Results that the device has not brought yet; more of them are left out."""
@@ -47,7 +52,7 @@ class Address:
     request: str = ""
     """The generation; empty: a training's step."""
     when: When | None = None
-    inspect: Callable[[Result], None] | None = None
+    inspect: Callable[[Finished], None] | None = None
     """Is shown the result, on the host."""
     spell: Callable[[Result], Mapping[Section, bytes]] | None = None
     """What goes with the frame."""
@@ -58,15 +63,16 @@ class _Batch:
     """Results that were copied together."""
 
     results: Sequence[tuple[Address, Reduced]]
-    arrays: Sequence[Sequence[npt.NDArray[Any]]]
-    """Of each; there when `event` has happened."""
+    """Several taps may show the same one, which is copied and finished once."""
+    arrays: Mapping[int, Sequence[npt.NDArray[Any]]]
+    """Of each, by its identity; there when `event` has happened."""
     event: torch.cuda.Event | None
 
 
 class FrameQueue:
     """Of one rank. For the training thread, or autograd's while that one waits."""
 
-    def __init__(self, write: Callable[[bytes, bytes], None]) -> None:
+    def __init__(self, write: Callable[[bytes, Buffer], None]) -> None:
         self._outlet = Outlet(write)
         self._gathered: list[tuple[Address, Reduced]] = []
         self._gathered_bytes = 0
@@ -101,9 +107,7 @@ class FrameQueue:
                 break
             if event is not None:
                 event.synchronize()
-            batch = self._copied.popleft()
-            for (address, reduced), arrays in zip(batch.results, batch.arrays, strict=True):
-                self._line_up(address, reduced, arrays)
+            self._line_up_all(self._copied.popleft())
         try:
             self._outlet.flush(wait=wait)
         except ValueError:  # no ring, or a smaller one
@@ -113,30 +117,35 @@ class FrameQueue:
         if not self._gathered:
             return
         results, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        done = completed([reduced for _, reduced in results])
+        different = {id(reduced): reduced for _, reduced in results}
+        done = completed(list(different.values()))
         arrays, event = _on_host(done.tensors)
-        self._copied.append(_Batch(results, done.of(arrays), event))
+        self._copied.append(_Batch(results, dict(zip(different, done.of(arrays), strict=True)), event))
 
-    def _line_up(self, address: Address, reduced: Reduced, arrays: Sequence[npt.NDArray[Any]]) -> None:
-        try:
-            result = reduced.finish(arrays)
-            if address.inspect is not None:
-                address.inspect(result)
-            if address.when is not None and not holds(address.when, result):
-                return
-            number = self._sequences[address.tap] = self._sequences.get(address.tap, 0) + 1
-            frame = exact(result) if isinstance(result, Values) else to_frame(result, "f32")
-            beside = address.spell(result) if address.spell is not None else {}
-            frame = replace(frame, sections={**frame.sections, **beside})
-            self._put(address, pack(_addressed(frame, address, number)))
-        except (DataError, ValueError, LookupError):  # of more dims than a frame has
-            self.dropped += 1
+    def _line_up_all(self, batch: _Batch) -> None:
+        several: dict[int, Finished] = {}
+        for address, reduced in batch.results:
+            try:
+                finished = several.get(id(reduced))
+                if finished is None:
+                    finished = several[id(reduced)] = Finished(reduced.finish(batch.arrays[id(reduced)]))
+                self._line_up(address, finished)
+            except (DataError, ValueError, LookupError):  # of more dims than a frame has
+                self.dropped += 1
 
-    def _put(self, address: Address, packed: bytes) -> None:
-        if len(packed) > MAX_SHARD_BYTES:
-            size = f"{len(packed) / 2**20:.0f} MiB, and {MAX_SHARD_BYTES >> 20} MiB leave a rank at once"
-            self._leave_out(address, f"it has {size}; begin with last(64) or batch(0), or pool it")
-        elif self._outlet.put(address.tap, packed):
+    def _line_up(self, address: Address, finished: Finished) -> None:
+        if address.inspect is not None:
+            address.inspect(finished)
+        if address.when is not None and not holds(address.when, finished.result):
+            return
+        number = self._sequences[address.tap] = self._sequences.get(address.tap, 0) + 1
+        self._put(address, _head(address, number, finished), finished.frame.payload)
+
+    def _put(self, address: Address, head: bytes, payload: bytes | memoryview) -> None:
+        if (size := len(head) + len(payload)) > MAX_SHARD_BYTES:
+            too_large = f"{size / 2**20:.0f} MiB, and {MAX_SHARD_BYTES >> 20} MiB leave a rank at once"
+            self._leave_out(address, f"it has {too_large}; begin with last(64) or batch(0), or pool it")
+        elif self._outlet.put(address.tap, payload, head):
             self.written += 1
         else:
             self._leave_out(
@@ -153,11 +162,20 @@ def _on_host(tensors: Sequence[torch.Tensor]) -> tuple[list[npt.NDArray[Any]], t
     """As arrays, in one copy, which is there when the event has happened. Tensors of the host's memory themselves."""
     if not any(tensor.is_cuda for tensor in tensors):
         return [tensor.numpy() for tensor in tensors], None
-    joined = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors])
-    copy = torch.empty(joined.shape, dtype=torch.uint8, pin_memory=True).copy_(joined, non_blocking=True)
+    joined = _joined(tensors)
+    copy = torch.empty(joined.shape, dtype=joined.dtype, pin_memory=True).copy_(joined, non_blocking=True)
     event = torch.cuda.Event()
     event.record()
-    return split(copy.numpy(), tensors), event
+    return split(copy.numpy().view(np.uint8), tensors), event
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """All of them, one behind the other, in one dimension; of several types their bytes."""
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    if len(flat) == 1:
+        return flat[0]
+    alike = all(tensor.dtype is flat[0].dtype for tensor in flat)
+    return torch.cat(flat if alike else [tensor.view(torch.uint8) for tensor in flat])
 
 
 def split(joined: npt.NDArray[np.uint8], tensors: Sequence[torch.Tensor]) -> list[npt.NDArray[Any]]:
@@ -165,30 +183,37 @@ def split(joined: npt.NDArray[np.uint8], tensors: Sequence[torch.Tensor]) -> lis
     found, at = [], 0
     for tensor in tensors:
         end = at + tensor.nbytes
-        kind = torch.empty((), dtype=tensor.dtype).numpy().dtype
-        found.append(joined[at:end].view(kind).reshape(tuple(tensor.shape)))
+        found.append(joined[at:end].view(_numpy_type(tensor.dtype)).reshape(tuple(tensor.shape)))
         at = end
     return found
 
 
-def _addressed(frame: Frame, address: Address, number: int) -> Frame:
+@lru_cache
+def _numpy_type(kind: torch.dtype) -> np.dtype[Any]:
+    return torch.empty((), dtype=kind).numpy().dtype
+
+
+def _head(address: Address, number: int, finished: Finished) -> bytes:
+    if address.spell is None and finished.head:  # of the same place and pass, as the result is
+        return addressed(finished.head, address.tap, number)
+    now = time.time_ns() // 1000
+    stamp = Stamp(address.tap, number, now, address.step, address.microbatch, address.layer)
+    head = stamped(finished.frame, stamp, _sections(address, finished.result))
+    if address.spell is None:
+        finished.head = head
+    return head
+
+
+def _sections(address: Address, result: Result) -> dict[Section, bytes]:
     sections = {
-        **frame.sections,
         Section.EXTENT: struct.pack(f"<{len(address.extents)}I", *address.extents),
         Section.ORIGIN: struct.pack(f"<{len(address.origins)}I", *address.origins),
     }
     if address.request:
         sections[Section.REQUEST] = address.request.encode(errors="replace")
-    return replace(
-        frame,
-        subscription=address.tap,
-        sequence=number,
-        captured_unix_us=time.time_ns() // 1000,
-        step=address.step,
-        microbatch=address.microbatch,
-        layer=address.layer,
-        sections=sections,
-    )
+    if address.spell is not None:
+        sections.update(address.spell(result))
+    return sections
 
 
 def holds(when: When, result: Result) -> bool:

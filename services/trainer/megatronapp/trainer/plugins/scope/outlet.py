@@ -10,9 +10,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from megatronapp.trainer.agent.layout import FRAME_PART
 from megatronapp.trainer.plugins.scope.flags import FRAME_BYTES
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 PART_BYTES = 1 << 20
 MAX_WAITING_BYTES = 128 << 20
@@ -28,7 +32,7 @@ class Outlet:
 
     def __init__(
         self,
-        write: Callable[[bytes, bytes], None],
+        write: Callable[[bytes, Buffer], None],
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -41,15 +45,17 @@ class Outlet:
         self._room = float(AT_ONCE_BYTES)
         self._at = clock()
 
-    def put(self, tap: int, frame: bytes) -> bool:
-        """Line a frame up; False: too much waits already."""
-        if self._bytes + len(frame) > MAX_WAITING_BYTES:
+    def put(self, tap: int, payload: bytes | memoryview, head: bytes = b"") -> bool:
+        """Line a frame up, which begins with `head`, shorter than a part; False: too much waits already. Views of the
+        payload are kept: it must stay as it is."""
+        size = len(head) + len(payload)
+        if self._bytes + size > MAX_WAITING_BYTES:
             return False
-        view = memoryview(frame)
-        starts = range(0, len(frame), PART_BYTES)
-        for part, start in enumerate(starts):
-            self._parts.append((FRAME_PART.pack(tap, part, len(starts)), view[start : start + PART_BYTES]))
-        self._bytes += len(frame)
+        view, room = memoryview(payload), PART_BYTES - len(head)
+        first = memoryview(b"".join((head, view[:room]))) if head else view[:room]
+        parts = [first, *(view[start : start + PART_BYTES] for start in range(room, len(view), PART_BYTES))]
+        self._parts.extend((FRAME_PART.pack(tap, number, len(parts)), part) for number, part in enumerate(parts))
+        self._bytes += size
         return True
 
     def flush(self, *, wait: bool = False) -> None:
@@ -66,7 +72,7 @@ class Outlet:
                 descriptor, part = self._parts.popleft()
                 self._bytes -= len(part)
                 self._room -= len(part)
-                self._write(descriptor, bytes(part))
+                self._write(descriptor, part)
         except ValueError:
             self._parts.clear()
             self._bytes = 0

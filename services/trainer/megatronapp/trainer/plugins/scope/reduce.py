@@ -23,6 +23,7 @@ from megatronapp.core.scope.operations import (
     Pool,
     Reduce,
     Reducer,
+    Slice,
     Stats,
     Take,
     TopK,
@@ -83,6 +84,22 @@ def reduce_shard(
     return reduce_part(part, operations, partial=partial)
 
 
+def reduce_entries(values: torch.Tensor, axes: Sequence[Axis], operations: Sequence[Operation]) -> Reduced | None:
+    """As `reduce_shard` where nothing is masked and operations do no more than take single entries of axes that are not
+    split: what a generation shows of each token, without the ways of all others. None: it is not so."""
+    names = [axis.name for axis in axes]
+    splits = {axis.name for axis in axes if any(split.parts > 1 for split in axis.splits)}
+    for take in operations:
+        if not isinstance(take, Take) or isinstance(take.pick, Slice) or take.axis in splits or take.axis not in names:
+            return None
+        at = names.index(take.axis)
+        if not -values.shape[at] <= take.pick < values.shape[at]:
+            return None
+        values = values.select(at, take.pick)
+        del names[at]
+    return Reduced((_copied(values, own=False),), _finish_values) if values.numel() else None
+
+
 def reduce_part(part: Part, operations: Sequence[Operation], *, partial: bool) -> Reduced | None:
     for at, operation in enumerate(operations):
         if not part.array.numel():
@@ -117,9 +134,8 @@ def _finish_values(arrays: Arrays) -> Result:
 
 
 def _values(part: Part) -> Reduced:
-    if part.masked is None:  # a copy: the model's own tensor is soon another one
-        array = part.squeezed(part.array.to(torch.float32, copy=not part.own))
-        return Reduced((array,), _finish_values)
+    if part.masked is None:
+        return Reduced((part.squeezed(_copied(part.array, own=part.own)),), _finish_values)
     array = part.squeezed(part.array.float().masked_fill(part.masked, math.nan))
 
     def finish(arrays: Arrays) -> Values:
@@ -127,6 +143,11 @@ def _values(part: Part) -> Reduced:
         return Values(arrays[0], absent if absent.any() else None)
 
     return Reduced((array, part.squeezed(part.masked)), finish)
+
+
+def _copied(array: torch.Tensor, *, own: bool) -> torch.Tensor:
+    """As the model's own tensor is soon another one; in the order of its axes, so that it leaves the host as it is."""
+    return array.to(torch.float32, copy=not own, memory_format=torch.contiguous_format)
 
 
 def _step(part: Part, operation: Operation, *, partial: bool) -> Part | Reduced:

@@ -24,6 +24,8 @@ from megatronapp.trainer.plugins.scope.saes import Sae
 Index = dict[str, torch.Tensor]
 """By axis, int64, of a shape that broadcasts against the tensor as the model has it."""
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+OF_FORWARD = frozenset({"batch", "token", "query", "key"})
+"""Axes that may have another size in each forward pass."""
 WHOLE_HISTORY = frozenset({"attn.k", "attn.v"})
 """With a cache of keys and values these hold all rows from the first token on, not the new ones alone."""
 
@@ -168,14 +170,18 @@ def _axis_sizes(shard: Shard, site: str, dims: Dims, shape: tuple[int, ...]) -> 
         for names, size in zip(dims, shape, strict=True)
         for name, count in zip(names, shard.counts(names, size), strict=True)
     }
-    return tuple(replace(axis, size=_whole(axis, local[axis.name])) for axis in shard.sites[site].axes)
+    return tuple(_sized(axis, _whole(axis, local[axis.name])) for axis in shard.sites[site].axes)
+
+
+def _sized(axis: Axis, size: int) -> Axis:
+    return axis if axis.size == size else Axis(axis.name, size, axis.splits)
 
 
 def _whole(axis: Axis, size: int) -> int:
     """An axis' size over all shards, of each of which holds `size`. Of groups that ranks share the model knows."""
-    if axis.name in {"batch", "token", "query", "key"} or not axis.size:
-        return size * math.prod(split.parts for split in axis.splits)
-    return axis.size
+    if axis.size and axis.name not in OF_FORWARD:
+        return axis.size
+    return size * math.prod([split.parts for split in axis.splits]) if axis.splits else size
 
 
 def _coordinates(chunks: Sequence[torch.nn.Module], config: TransformerConfig) -> Coordinates:

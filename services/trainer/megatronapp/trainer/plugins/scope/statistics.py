@@ -21,6 +21,8 @@ the others and always the same channels (Dettmers et al., "LLM.int8()", NeurIPS 
 DEAD_RATIO = 1e-3
 """Of a head's largest output over the median head's."""
 MOST_NAMED = 8
+_SURELY_NEAR = 2 / OUTLIER_RATIO
+"""Of the largest magnitude: where most channels are above it, their median is, and none is an outlier."""
 _NONFINITE_COMPONENT = 5
 """Of `reducers.statistics`."""
 
@@ -33,25 +35,33 @@ class Alert:
     detail: str
 
 
-def alerts(site: str, axes: Sequence[str], operations: Sequence[Operation], result: Result) -> list[Alert]:
-    """Of one shard's frame of a site with these axes."""
+def alerts(
+    site: str, axes: Sequence[str], operations: Sequence[Operation], result: Result, *, finite: bool = False
+) -> list[Alert]:
+    """Of one shard's frame of a site with these axes. `finite`: all its values are known to be numbers."""
     if isinstance(result, Partial) and operations and isinstance(operations[-1], Stats):
         count = int(np.nansum(result.components[_NONFINITE_COMPONENT]))
         return [Alert("nonfinite", f"{count} values are NaN or infinite")] if count else []
     if not isinstance(result, Values):
         return []
-    finite = np.isfinite(result.array)
-    wrong = 0 if finite.all() else int((~result.absent & ~finite).sum())
-    found = [Alert("nonfinite", f"{wrong} of {result.array.size} values are NaN or infinite")] if wrong else []
+    numbers = None if finite else np.isfinite(result.array)
+    found = [] if numbers is None else _nonfinite(result, numbers)
     left = kept_axes(axes, operations)
-    if not left or len(left) != result.array.ndim or not {"chan", "head"} & set(left):
+    if not left or len(left) != result.array.ndim or not ("chan" in left or "head" in left):
         return found
-    magnitudes = np.where(finite, np.abs(result.array), 0.0)
+    magnitudes = np.abs(result.array)
+    if numbers is not None:
+        magnitudes = np.where(numbers, magnitudes, 0.0)
     if left[-1] == "chan" and site not in ("attn.q", "attn.k", "attn.v", "attn.context"):
         found += _outliers(magnitudes.reshape(-1, magnitudes.shape[-1]).max(0))
     if "head" in left and site == "attn.context":
         found += _dead(np.moveaxis(magnitudes, left.index("head"), 0))
     return found
+
+
+def _nonfinite(result: Values, numbers: npt.NDArray[np.bool_]) -> list[Alert]:
+    wrong = 0 if numbers.all() else int((~result.absent & ~numbers).sum())
+    return [Alert("nonfinite", f"{wrong} of {result.array.size} values are NaN or infinite")] if wrong else []
 
 
 def kept_axes(axes: Sequence[str], operations: Sequence[Operation]) -> tuple[str, ...] | None:
@@ -72,6 +82,8 @@ def kept_axes(axes: Sequence[str], operations: Sequence[Operation]) -> tuple[str
 
 
 def _outliers(channels: npt.NDArray[np.float32]) -> list[Alert]:
+    if 2 * np.count_nonzero(channels > channels.max(initial=0.0) * _SURELY_NEAR) > len(channels):
+        return []
     middle = float(np.median(channels))
     far = np.flatnonzero(channels > OUTLIER_RATIO * middle) if middle > 0 else np.zeros(0, int)
     if not 0 < len(far) <= max(len(channels) // 20, 1):

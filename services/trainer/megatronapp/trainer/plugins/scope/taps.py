@@ -14,7 +14,7 @@ used: they make views of outputs that the pipeline frees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from megatronapp.trainer.patches import Patches
 from megatronapp.trainer.plugins.scope.experts import on_activations, rows_of
 from megatronapp.trainer.plugins.scope.places import BIASED, EXPERT, EXPERT_ACT, INPUT, LOGITS, Place, Spot
 from megatronapp.trainer.plugins.scope.position import Position
+from megatronapp.trainer.plugins.scope.reduced import Reduced
 from megatronapp.trainer.plugins.scope.saes import Sae
 from megatronapp.trainer.plugins.scope.shards import WHOLE_HISTORY, Index, Shard
 from megatronapp.trainer.plugins.scope.spots import spots
@@ -54,6 +55,8 @@ class Capture:
     add: the value are their rows, this says whose they are (experts.py)."""
     absent: torch.Tensor | None = None
     """Cells that other ranks have, where they are no stretch of an axis."""
+    made: dict[Hashable, Reduced | None] = field(default_factory=dict)
+    """What readers have made of it: who asks for the same takes that."""
 
 
 Reader = Callable[[Capture], None]

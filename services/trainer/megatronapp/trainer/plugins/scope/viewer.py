@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,9 @@ from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.spelling import Speller
 from megatronapp.trainer.plugins.scope.taps import Capture, Reader
 from megatronapp.trainer.plugins.scope.watch import GRADIENT, MAX_TAPS, Tap, TapReader
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 log = get_logger(__name__)
 
@@ -96,6 +99,7 @@ class Viewer:
             reader: [each for each in self._held if not reader.tap.gradient and reader.tap.chooses(each.spot, layers)]
             for reader in self.readers
         }
+        self._holds = any(self._held_of.values())
 
     def wanted(self, spot: Spot) -> tuple[list[Reader], list[Reader]]:
         """Readers of the value and of the gradient there."""
@@ -110,7 +114,8 @@ class Viewer:
         self._begun = time.perf_counter()
         for reader in self.readers:
             reader.due = reader.tap.of(None) and reader.tap.due(step, unlimited=before_pause)
-        self._show_held(self._training, step)
+        if self._holds:
+            self._show_held(self._training, step)
         return any(reader.due for reader in self.readers)
 
     def pass_begin(self, request: str, position: int) -> bool:
@@ -118,7 +123,8 @@ class Viewer:
         self._begun = time.perf_counter()
         for reader in self.readers:
             reader.due = reader.tap.of(request) and reader.tap.due(position, unlimited=True)
-        self._show_held(self._generating, position, request)
+        if self._holds:
+            self._show_held(self._generating, position, request)
         return any(reader.due for reader in self.readers)
 
     @torch.no_grad()
@@ -175,7 +181,7 @@ class Viewer:
             },
         }
 
-    def _write(self, descriptor: bytes, frame: bytes) -> None:
+    def _write(self, descriptor: bytes, frame: Buffer) -> None:
         if self._channel.line is not None:
             self._channel.line.write_frame(descriptor, frame)
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.scope.expression import Expression, parse
 from megatronapp.core.scope.operations import Last, LogitLens, Operation, Pool, Reduce, Slice, Stats, Take, When
-from megatronapp.core.scope.results import Result
+from megatronapp.core.scope.reducers import OF_ONE_ITSELF
 from megatronapp.core.scope.sites import TOKENS, Axis, matching
 from megatronapp.trainer.plugins.scope.derived import (
     reduce_attention,
@@ -22,9 +22,15 @@ from megatronapp.trainer.plugins.scope.derived import (
     reduce_features,
     reduce_head_results,
 )
+from megatronapp.trainer.plugins.scope.finished import Finished
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
 from megatronapp.trainer.plugins.scope.places import EXPERT, EXPERT_ACT, RESULT, Dims, Spot
-from megatronapp.trainer.plugins.scope.reduce import counts_patterns, reduce_by_patterns, reduce_shard
+from megatronapp.trainer.plugins.scope.reduce import (
+    counts_patterns,
+    reduce_by_patterns,
+    reduce_entries,
+    reduce_shard,
+)
 from megatronapp.trainer.plugins.scope.reduced import Reduced
 from megatronapp.trainer.plugins.scope.saes import Sae
 from megatronapp.trainer.plugins.scope.shards import Shard
@@ -131,7 +137,15 @@ def _when(text: Any) -> When:
     return operations[0]
 
 
-_Of = tuple[tuple[Axis, ...], list[Operation], Reduced | None]
+_Of = tuple[tuple[Axis, ...], Reduced | None]
+
+
+class _Shape(NamedTuple):
+    """Of values."""
+
+    axes: tuple[Axis, ...]
+    operations: tuple[Operation, ...]
+    """Those of the tap that do anything here."""
 
 
 class TapReader:
@@ -152,7 +166,7 @@ class TapReader:
         self.alerts: list[tuple[Capture, Alert]] = []
         """That have come since somebody asked; without the values."""
         self._queue = queue
-        self._shapes: dict[tuple[str, Shard, torch.Size], tuple[tuple[Axis, ...], list[Operation]]] = {}
+        self._shapes: dict[tuple[str, Shard, torch.Size], _Shape] = {}
 
     def read(self, capture: Capture) -> None:
         """A `taps.Reader`."""
@@ -168,19 +182,22 @@ class TapReader:
     def _reduce(self, capture: Capture) -> None:
         spot = capture.spot
         if spot.sae is not None:
-            axes, operations, reduced = self._features(capture, spot.sae)
+            axes, reduced = self._features(capture, spot.sae)
         elif capture.key is not None:
             of = {RESULT: self._results, EXPERT_ACT: self._experts, EXPERT: self._experts}.get(
                 spot.site, self._attention
             )
-            axes, operations, reduced = of(capture, capture.key)
+            axes, reduced = of(capture, capture.key)
         else:
             axes, operations = self._known(capture)
-            reduced = self._reduced(capture, axes, operations)
+            key = operations, self.tap.partial
+            if key not in capture.made:
+                capture.made[key] = self._reduced(capture, axes, operations)
+            reduced = capture.made[key]
         if reduced is not None:
-            self._queue.put(self._address(capture, axes, operations), reduced)
+            self._queue.put(self._address(capture, axes), reduced)
 
-    def _known(self, capture: Capture) -> tuple[tuple[Axis, ...], list[Operation]]:
+    def _known(self, capture: Capture) -> _Shape:
         """Of values of this shape: worked out once, as a training has the same in each step."""
         key = (capture.spot.site, capture.shard, capture.value.shape)
         known = self._shapes.get(key)
@@ -188,7 +205,7 @@ class TapReader:
             if len(self._shapes) >= MAX_SHAPES:
                 self._shapes.clear()
             axes = sizes(capture)
-            known = self._shapes[key] = axes, resolved(self.tap.operations, axes)
+            known = self._shapes[key] = _Shape(axes, effective(self.tap, axes))
         return known
 
     def _reduced(self, capture: Capture, axes: tuple[Axis, ...], operations: Sequence[Operation]) -> Reduced | None:
@@ -197,7 +214,9 @@ class TapReader:
             if counts_patterns(stats, capture.value, capture.absent):  # in whatever order
                 return reduce_by_patterns(capture.value, stats, partial=self.tap.partial)
         values = ordered(capture, axes)
-        return reduce_shard(values, masked(capture, values), axes, operations, partial=self.tap.partial)
+        absent = masked(capture, values)
+        entries = reduce_entries(values, axes, operations) if absent is None else None
+        return entries or reduce_shard(values, absent, axes, operations, partial=self.tap.partial)
 
     def _attention(self, capture: Capture, key: torch.Tensor) -> _Of:
         """Scores or probabilities of a fused attention, given [token, batch, head, chan]."""
@@ -215,7 +234,7 @@ class TapReader:
             softmax=spot.site == "attn.probs",
             partial=self.tap.partial,
         )
-        return axes, operations, reduced
+        return axes, reduced
 
     def _results(self, capture: Capture, weight: torch.Tensor) -> _Of:
         """What each head adds: contexts [token, batch, heads · chan] times the projection [hidden, heads · chan]."""
@@ -231,7 +250,7 @@ class TapReader:
             operations,
             partial=self.tap.partial,
         )
-        return axes, operations, reduced
+        return axes, reduced
 
     def _experts(self, capture: Capture, rows: torch.Tensor) -> _Of:
         """What each expert makes of its tokens: rows [row, chan], and which one is whose [token, batch, expert]."""
@@ -242,7 +261,7 @@ class TapReader:
         reduced = reduce_expert_results(
             capture.value, of, axes, operations, each_once=capture.request is None, partial=self.tap.partial
         )
-        return axes, operations, reduced
+        return axes, reduced
 
     def _features(self, capture: Capture, sae: Sae) -> _Of:
         """What an SAE makes of rows [token, batch, hidden]."""
@@ -250,35 +269,31 @@ class TapReader:
         axes = capture.shard.axis_sizes(capture.spot.site, capture.spot.place.dims, shape)
         operations = resolved(self.tap.operations, axes)
         rows = capture.value.permute(1, 0, 2)
-        return axes, operations, reduce_features(rows, sae, axes, operations, partial=self.tap.partial)
+        return axes, reduce_features(rows, sae, axes, operations, partial=self.tap.partial)
 
-    def _address(self, capture: Capture, axes: Sequence[Axis], operations: Sequence[Operation]) -> Address:
+    def _address(self, capture: Capture, axes: Sequence[Axis]) -> Address:
         spot, shard, step = capture.spot, capture.shard, capture.step
         microbatch, gradient = capture.microbatch, capture.gradient  # not the capture, which holds the values
 
-        def inspect(result: Result) -> None:
-            found = alerts(spot.site, [axis.name for axis in axes], operations, result)
+        def inspect(finished: Finished) -> None:
+            operations = resolved(self.tap.operations, axes)
+            found = alerts(spot.site, [axis.name for axis in axes], operations, finished.result, finite=finished.finite)
             if found:
                 about = Capture(spot, NOTHING, shard, step, microbatch, gradient=gradient)
                 self.alerts += [(about, alert) for alert in found]
 
-        return replace(address_of(self.tap, capture, axes, inspect), spell=self._speller)
-
-
-def address_of(
-    tap: Tap, capture: Capture, axes: Sequence[Axis], inspect: Callable[[Result], None] | None = None
-) -> Address:
-    return Address(
-        tap=tap.id,
-        step=capture.step,
-        microbatch=capture.microbatch if capture.request is None else None,
-        request=capture.request or "",
-        layer=capture.spot.layer,
-        extents=[axis.size for axis in axes],
-        origins=[capture.first_token if axis.name in {"token", "query"} else 0 for axis in axes],
-        when=tap.when,
-        inspect=inspect,
-    )
+        return Address(
+            tap=self.tap.id,
+            step=step,
+            microbatch=microbatch if capture.request is None else None,
+            request=capture.request or "",
+            layer=spot.layer,
+            extents=[axis.size for axis in axes],
+            origins=[capture.first_token if axis.name in ("token", "query") else 0 for axis in axes],
+            when=self.tap.when,
+            inspect=inspect,
+            spell=self._speller,
+        )
 
 
 def in_axes(capture: Capture) -> tuple[torch.Tensor, tuple[Axis, ...]]:
@@ -296,13 +311,13 @@ def ordered(capture: Capture, axes: tuple[Axis, ...]) -> torch.Tensor:
     if len(axes) != len(dims):  # heads and their channels are one dimension
         counts = capture.shard.counts
         value = value.reshape([n for dim, size in zip(dims, value.shape, strict=True) for n in counts(dim, size)])
-    return value.permute(_order(dims, axes))
+    return value.permute(_order(dims, tuple(axis.name for axis in axes)))
 
 
 @lru_cache(maxsize=512)
-def _order(dims: Dims, axes: tuple[Axis, ...]) -> tuple[int, ...]:
+def _order(dims: Dims, names: tuple[str, ...]) -> tuple[int, ...]:
     local = [name for dim in dims for name in dim]
-    return tuple(local.index(axis.name) for axis in axes)
+    return tuple(map(local.index, names))
 
 
 def masked(capture: Capture, values: torch.Tensor) -> torch.Tensor | None:
@@ -320,3 +335,20 @@ def resolved(operations: Sequence[Operation], axes: Sequence[Axis]) -> list[Oper
     """`last(n)` is of queries where there are any."""
     rows = "query" if any(axis.name == "query" for axis in axes) else "token"
     return [Take(rows, Slice(-each.count)) if isinstance(each, Last) else each for each in operations]
+
+
+def effective(tap: Tap, axes: Sequence[Axis]) -> tuple[Operation, ...]:
+    """Without pools into as many bins as there are cells, and more: taps that differ in nothing else show the same."""
+    operations = resolved(tap.operations, axes)
+    most = {axis.name: axis.size for axis in axes}
+    merged = len(operations) - 1 if tap.partial else None
+    return tuple(
+        each
+        for at, each in enumerate(operations)
+        if at == merged or not (isinstance(each, Pool) and keeps_cells(each, most.get(each.axis)))
+    )
+
+
+def keeps_cells(pool: Pool, size: int | None) -> bool:
+    """Of an axis of at most this size; None: there is none."""
+    return size is not None and pool.bins >= size and pool.how in OF_ONE_ITSELF
