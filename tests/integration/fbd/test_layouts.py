@@ -51,6 +51,12 @@ BITWISE = {
     "linears, PP 2, forward PP 3, hidden dropout, tied, three slots": Case(
         "--hidden-dropout 0.1 --fbd-slots 3", forward_pipeline=3, linears=True
     ),
+    "linears, PP 4, forward PP 2, dropout, untied": Case(
+        f"--num-layers 8 {DROPOUT} --untie-embeddings-and-output-weights",
+        pipeline=4,
+        forward_pipeline=2,
+        linears=True,
+    ),
     "layers, TP 2, sequence parallel, VPP 2, untied, two slots": Case(
         f"{VIRTUAL} {MODERN} --sequence-parallel --fbd-mode layers --fbd-slots 2", tensor=2, forward_pipeline=1
     ),
@@ -77,6 +83,10 @@ CLOSE = {
     ),
     "layers, TP 1 : 2, sequence parallel": Case("--sequence-parallel --fbd-mode layers", tensor=2, forward_tensor=1),
     "TP 2 : 4, VPP 2": Case(f"{VIRTUAL} --swiglu", tensor=4, forward_tensor=2, forward_pipeline=1),
+    "TP 1 : 2, a vocabulary padded to 258, which is tied": Case(
+        "--padded-vocab-size 257", tensor=2, forward_tensor=1, forward_pipeline=1
+    ),
+    "TP 2 : 1, CP 2": Case("", context=2, forward_tensor=2, forward_pipeline=1),
     "TP 2 : 1, hidden dropout": Case("--hidden-dropout 0.1", forward_tensor=2, forward_pipeline=1),
 }
 IN_CI = {

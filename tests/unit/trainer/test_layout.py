@@ -64,6 +64,17 @@ def test_first_and_last_stage_may_have_other_numbers_of_layers() -> None:
         (1, "--cpu-offloading-num-layers 8 --transformer-impl transformer_engine", "give --transformer-impl local"),
         (1, "--optimizer-cpu-offload --optimizer sgd", "holds Adam's state"),
         (1, "--optimizer-cpu-offload --optimizer-offload-fraction 0", "must be above 0"),
+        (
+            4,
+            "--ffn-hidden-size 66 --tensor-model-parallel-size 4",
+            "--ffn-hidden-size 66 can't be split over 4 .* give a multiple of 4",
+        ),
+        (
+            2,
+            "--num-experts 2 --disable-bias-linear --moe-ffn-hidden-size 7 --tensor-model-parallel-size 2 "
+            "--sequence-parallel",
+            "--moe-ffn-hidden-size 7 can't be split over 2",
+        ),
         (1, "--swiglu --geglu", "--swiglu and --geglu are different MLPs"),
         (1, "--moe-shared-expert-intermediate-size 8", "needs --num-experts"),
         (1, "--bf16 --fp8-format hybrid", "--fp8-format hybrid is computed by Transformer Engine: install it"),

@@ -177,6 +177,14 @@ def _check_activation(model: ModelConfig) -> None:
         raise UsageError(f"{' and '.join(given)} are different MLPs: give one of them")
 
 
+def _check_width(model: ModelConfig, tensor: int) -> None:
+    flag, width = "--ffn-hidden-size", ffn_hidden_size(model)
+    if model.num_experts is not None and model.moe_ffn_hidden_size is not None:
+        flag, width = "--moe-ffn-hidden-size", model.moe_ffn_hidden_size
+    if width % tensor:
+        raise UsageError(f"{flag} {width} can't be split over {tensor} tensor ranks: give a multiple of {tensor}")
+
+
 def _check_model(model: ModelConfig, parallel: ParallelConfig, sequence_length: int) -> None:
     tensor = parallel.tensor_model_parallel_size
     groups = model.num_query_groups if model.group_query_attention else model.num_attention_heads
@@ -189,6 +197,7 @@ def _check_model(model: ModelConfig, parallel: ParallelConfig, sequence_length: 
             f"{model.num_attention_heads} attention heads in {groups} groups can't be split over {tensor} tensor ranks"
         )
     _check_activation(model)
+    _check_width(model, tensor)
     if parallel.sequence_parallel and tensor == 1:
         raise UsageError("--sequence-parallel needs --tensor-model-parallel-size 2 or more")
     _check_sequence(parallel, sequence_length)

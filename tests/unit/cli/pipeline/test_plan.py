@@ -99,6 +99,11 @@ def test_it_refuses_forward_devices_that_do_not_pay_with_the_reason() -> None:
     [
         (f"{FOUR} --forward-devices 2", "add --layers, --hidden-size, --seq-length"),
         (f"{FOUR} --hidden-size 4", "--hidden-size does nothing without --forward-devices"),
+        (f"{FOUR} --link-gbps 50", "--link-gbps does nothing without --forward-devices"),
+        (f"{FOUR} --sequence-parallel", "--sequence-parallel does nothing without --forward-devices"),
+        (f"{BESIDE} --link-ms nan", "its latency is 0 or a positive number"),
+        (f"{BESIDE} --ffn-hidden-size 0", "a model's ffn can't be 0"),
+        (f"{BESIDE} --num-query-groups 0", "a model's groups can't be 0"),
         (f"{BESIDE} --chunks 1,2", "name one number of --chunks"),
         (f"{BESIDE} --jitter-cv 0.2", "--jitter-cv has no meaning with --forward-devices"),
         (f"{BESIDE} --link-gbps 0", "memory and link are positive"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from megatronapp.cli.main import app
 from megatronapp.cli.pipeline.recorded_run import FromRun, completed
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.trace import file
 from megatronapp.v1 import trace_pb2
+from tests.support.typed import typed
+from tests.unit.cli.pipeline.test_recordings import OPTIMIZER_NS, step, write_trace_folder
 
 ASKED = FromRun(forward_devices=1)
 RUN = {
@@ -90,3 +94,17 @@ def test_a_recording_without_a_recipe_is_refused(tmp_path: Path) -> None:
 def test_times_come_from_one_place(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="leave --trace out"):
         completed(replace(ASKED, from_run=tmp_path, trace=tmp_path))
+
+
+def test_whether_forward_devices_pay_beside_the_run_is_said_of_its_times_and_its_optimizer(tmp_path: Path) -> None:
+    steps = [step(seed) for seed in range(4)]
+    run = {name: value for name, value in RUN.items() if not name.startswith("tensor")}
+    write_trace_folder(tmp_path, steps, recipe=run)
+    asked = f"plan --from-run {tmp_path} --forward-devices 2 --forward-speed 0.5 --json"
+
+    answer, without = (json.loads(typed(app, f"{asked} {more}")) for more in ("", "--optimizer-ms 1e-9"))
+
+    (backward_ms,) = {each["microbatch_ms"]["backward"] for each in answer["tried"] if each["mode"] == "input"}
+    assert backward_ms == pytest.approx(3.0, rel=0.15)  # forward again, dgrad and wgrad
+    tail_ms = answer["baseline"]["step_ms"] - without["baseline"]["step_ms"]
+    assert tail_ms == pytest.approx(OPTIMIZER_NS / 1e6, rel=1e-3)

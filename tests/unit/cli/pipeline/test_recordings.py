@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from megatronapp.cli.main import app
-from megatronapp.cli.pipeline.recordings import read_recording
+from megatronapp.cli.pipeline.recordings import read_recording, usual_tail_ns
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.pipeline import orders
 from megatronapp.core.pipeline.operations import Kind
@@ -25,6 +26,7 @@ from tests.support.typed import typed
 RECORDED = Path(__file__).resolve().parents[4] / "../shared/data/megatronapp_profiling"
 LAYOUT = Layout(stages=2, chunks=2, microbatches=4)
 NAMES = ["forward", "backward", "optimizer"]
+OPTIMIZER_NS = 3_000_000
 
 
 def step(seed: int) -> Run:
@@ -35,8 +37,11 @@ def step(seed: int) -> Run:
     return run(LAYOUT, schedule, durations, wire(LAYOUT, Links(latency_ns=50_000, blocking=True)))
 
 
-def write_trace_folder(folder: Path, steps: list[Run], *, job: str = "local/run", tensor: int = 1) -> None:
-    """Of ranks whose clocks count from different moments; each second tensor rank is 10 µs behind."""
+def write_trace_folder(
+    folder: Path, steps: list[Run], *, job: str = "local/run", tensor: int = 1, recipe: Mapping[str, str] | None = None
+) -> None:
+    """Of ranks whose clocks count from different moments; each second tensor rank is 10 µs behind. Behind a step's last
+    pass the optimizer takes OPTIMIZER_NS."""
     for rank in range(LAYOUT.stages * tensor):
         stage, late_ns = rank // tensor, 10_000 * (rank % tensor)
         path = file.path_for(folder, job, 1, rank)
@@ -44,6 +49,8 @@ def write_trace_folder(folder: Path, steps: list[Run], *, job: str = "local/run"
         hello = trace_pb2.TraceMessage()
         hello.hello.placement.pipeline, hello.hello.placement.tensor = stage, rank % tensor
         hello.hello.placement.host_unix_ns, hello.hello.placement.host_clock_ns = 10**18, 10**15 * (rank + 1)
+        for name, value in (recipe or {}).items():
+            hello.hello.recipe.settings.add(name=name, value=value)
         with path.open("wb") as written:
             file.write(written, hello)
             for number, done in enumerate(steps, 1):
@@ -52,11 +59,12 @@ def write_trace_folder(folder: Path, steps: list[Run], *, job: str = "local/run"
                 message.batch.names.extend(NAMES)
                 operations = list(LAYOUT.all_operations())
                 begin = 10**15 * (rank + 1) + number * 10**9 + late_ns
+                end = begin + int((done.begins + done.durations).max())
                 fill_spans(
                     message.batch,
                     {
-                        "start_ns": [begin + int(each) for each in done.begins[stage]] + [begin],
-                        "duration_ns": [int(each) for each in done.durations[stage]] + [5],
+                        "start_ns": [begin + int(each) for each in done.begins[stage]] + [end],
+                        "duration_ns": [int(each) for each in done.durations[stage]] + [OPTIMIZER_NS],
                         "name": [int(each.kind) for each in operations] + [2],
                         "microbatch": [each.microbatch for each in operations] + [-1],
                         "chunk": [each.chunk for each in operations] + [-1],
@@ -77,6 +85,14 @@ def test_a_trace_folder_gives_its_whole_steps_without_the_first(tmp_path: Path) 
         assert (recorded.begins[number] == steps[number + 1].begins).all()
         assert (recorded.durations[number] == steps[number + 1].durations).all()
     assert recorded.usual_message_ns() == 50_000
+
+
+def test_what_follows_the_last_pass_is_the_optimizers(tmp_path: Path) -> None:
+    write_trace_folder(tmp_path / "run", [step(seed) for seed in range(4)])
+    write_trace_folder(tmp_path / "none", [])
+
+    assert usual_tail_ns(tmp_path / "run") == OPTIMIZER_NS
+    assert usual_tail_ns(tmp_path / "none") == 0
 
 
 def test_tensor_ranks_run_a_pass_together(tmp_path: Path) -> None:

@@ -96,12 +96,16 @@ def _model(options: Disaggregated) -> Model:
         hidden=hidden,
         sequence=sequence,
         batch=options.micro_batch_size,
-        ffn=options.ffn_hidden_size or 4 * hidden,
-        qkv_width=options.qkv_width or 3 * hidden,
+        ffn=_given(options.ffn_hidden_size, 4 * hidden),
+        qkv_width=_given(options.qkv_width, 3 * hidden),
         vocabulary=options.vocab_size,
-        groups=options.num_query_groups or max(hidden // 128, 1),
+        groups=_given(options.num_query_groups, max(hidden // 128, 1)),
         gated=options.swiglu,
     )
+
+
+def _given(size: int | None, default: int) -> int:
+    return default if size is None else size
 
 
 def _training(question: Asked, chunks: int, options: Disaggregated) -> Training:

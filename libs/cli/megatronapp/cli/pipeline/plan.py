@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import typer
 
 from megatronapp.cli.pipeline import disaggregated, recorded_run, report, stage_sizes
 from megatronapp.cli.pipeline.compiled import compiled_engine
+from megatronapp.cli.pipeline.disaggregated import Disaggregated
 from megatronapp.cli.pipeline.options import Asked, asked, chunk_numbers
 from megatronapp.cli.pipeline.recorded_run import FromRun
 from megatronapp.core.errors import UsageError
@@ -83,8 +84,8 @@ def _schedules(question: Asked, numbers: list[int], options: PlanOptions) -> tup
 
 
 def _refuse_what_does_nothing(options: PlanOptions, numbers: list[int]) -> None:
-    of_model = (name for name in disaggregated.NEEDED if name != "layers")
-    if given := [name for name in of_model if getattr(options, name) is not None]:
+    alone = (each for each in fields(Disaggregated) if each.name != "layers")
+    if given := [each.name for each in alone if getattr(options, each.name) != each.default]:
         raise UsageError(f"--{given[0].replace('_', '-')} does nothing without --forward-devices: add it")
     if options.cap_limit is not None and len(numbers) > 1:
         raise UsageError("--cap-limit counts activations of one chunk; name one number of --chunks with it")

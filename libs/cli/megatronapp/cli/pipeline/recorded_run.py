@@ -10,7 +10,7 @@ import typer
 
 from megatronapp.cli.pipeline.disaggregated import Disaggregated
 from megatronapp.cli.pipeline.options import Simulated
-from megatronapp.cli.pipeline.recordings import rank_files
+from megatronapp.cli.pipeline.recordings import rank_files, usual_tail_ns
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.trace import file
 from megatronapp.v1 import trace_pb2
@@ -35,7 +35,9 @@ class FromRun(Disaggregated, Simulated):
 
     from_run: Annotated[
         Path | None,
-        typer.Option(help="a job's folder in --trace-dir: its times, with --forward-devices its model and sizes, too"),
+        typer.Option(
+            help="a job's folder in --trace-dir: its times, with --forward-devices its model, sizes and optimizer, too"
+        ),
     ] = None
 
 
@@ -50,7 +52,7 @@ def completed(options: Options) -> Options:
         return options
     if options.trace is not None:
         raise UsageError("--from-run takes times from the run: leave --trace out")
-    recorded = {} if options.forward_devices is None else _options(*_hello(folder))
+    recorded = {} if options.forward_devices is None else _options(*_hello(folder)) | _tail(options, folder)
     defaults = {field.name: field.default for field in fields(options)}
     asked_for = {name: value for name, value in recorded.items() if getattr(options, name) == defaults[name]}
     return replace(options, trace=folder, **asked_for)
@@ -83,6 +85,11 @@ def _options(settings: dict[str, str], sizes: trace_pb2.ParallelSizes) -> dict[s
         "replicas": replicas,
         "parameter_bytes": 6 + 12 / replicas if spread else Disaggregated.parameter_bytes,
     }  # fmt: skip
+
+
+def _tail(options: FromRun, folder: Path) -> dict[str, float]:
+    """Where nothing is said of it."""
+    return {} if options.grad_sync_ms else {"optimizer_ms": usual_tail_ns(folder) / 1e6}
 
 
 def _attention(settings: dict[str, str]) -> dict[str, int]:

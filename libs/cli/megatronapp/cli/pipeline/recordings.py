@@ -67,15 +67,36 @@ def rank_files(path: Path) -> list[Path]:
     return [each for each in files if each.parent == newest]
 
 
+def usual_tail_ns(path: Path) -> float:
+    """Of a trace folder: from the end of a step's last pass to that of its optimizer, the median of all steps but the
+    first; 0 where no optimizer was recorded."""
+    ends: dict[str, defaultdict[int, int]] = {"passes": defaultdict(int), "optimizer": defaultdict(int)}
+    for batch, _, offset in _batches(path):
+        columns = span_columns(batch, offset)
+        until = columns["start_ns"] + columns["duration_ns"]
+        for what, names in (("passes", KINDS.keys()), ("optimizer", {SpanName.OPTIMIZER})):
+            of = np.isin(columns["name"], [number for number, name in enumerate(batch.names) if name in names])
+            if of.any():
+                ends[what][batch.step] = max(ends[what][batch.step], int(until[of].max()))
+    steps = sorted(ends["passes"].keys() & ends["optimizer"].keys())
+    tails = [max(0, ends["optimizer"][step] - ends["passes"][step]) for step in steps[1:] or steps]
+    return float(np.median(tails)) if tails else 0.0
+
+
 def _of_trace_folder(path: Path) -> Iterator[_Pass]:
+    for batch, placement, offset in _batches(path):
+        yield from _passes(batch, placement, offset)
+
+
+def _batches(path: Path) -> Iterator[tuple[trace_pb2.TraceBatch, trace_pb2.Placement, int]]:
+    """With whose they are, and what their times are to be moved by."""
     for rank_file in rank_files(path):
         placement = trace_pb2.Placement()
         for message in file.read(rank_file):
             if message.WhichOneof("body") == "hello":
                 placement = message.hello.placement
             elif message.WhichOneof("body") == "batch":
-                offset = placement.host_unix_ns - placement.host_clock_ns
-                yield from _passes(message.batch, placement, offset)
+                yield message.batch, placement, placement.host_unix_ns - placement.host_clock_ns
 
 
 def _of_megascan(path: Path) -> Iterator[_Pass]:

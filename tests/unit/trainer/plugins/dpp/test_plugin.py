@@ -55,6 +55,8 @@ def test_it_asks_for_messages_in_any_order_over_the_lane_that_is_named() -> None
         (f"{ASKED} --dpp-cap 2", "--dpp-cap: a cap of 2 activations keeps the pipeline from full pace.* raise it to 3"),
         (f"{ASKED} --dpp-policy replay", "--dpp-policy replay needs the order to run: add --dpp-order FILE.csv"),
         (f"{ASKED} --dpp-policy replay --dpp-order nowhere.csv", "--dpp-order nowhere.csv can't be read"),
+        (f"{ASKED} --dpp-order .", "--dpp-order . can't be written: name a file"),
+        (f"{ASKED} --dpp-order nowhere/order.csv", "nowhere/order.csv can't be written: name a file in a folder"),
         (f"{ASKED} --dpp-policy zb-h1", "zero-bubble schedules take one chunk a stage"),
         (
             "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy zb-h2 --recompute-granularity full "

@@ -8,6 +8,7 @@ from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline.partition import Mode
 from megatronapp.trainer import arguments
 from megatronapp.trainer.environment import Environment
+from megatronapp.trainer.model import padded_vocabulary
 from megatronapp.trainer.plugins.base import Preparation
 from megatronapp.trainer.plugins.dpp import DppPlugin
 from megatronapp.trainer.plugins.fbd import FbdPlugin
@@ -19,6 +20,7 @@ ASKED = "--pipeline-model-parallel-size 2 --forward-backward-disaggregating"
 TWO = f"{ASKED} --tensor-model-parallel-size 2"
 LINEARS = "--forward-backward-disaggregating --fbd-mode linears"
 ONE = "--ignore-forward-tensor-parallel"
+FOUR = f"{ASKED} --forward-tensor-model-parallel-size 4 --forward-pipeline-model-parallel-size 1"
 
 
 def prepared(flags: str, ranks: int, rank: int = 0, *, local_rank: int = 0) -> Preparation:
@@ -151,6 +153,19 @@ def test_the_documented_numbers_of_ranks_start(flags: str, ranks: int) -> None:
         ("--forward-backward-disaggregating", 2, "--pipeline-model-parallel-size 2 or more"),
         (f"{TWO} --forward-tensor-model-parallel-size 3", 10, "neither divides --tensor-model-parallel-size 2"),
         (f"{ASKED} --forward-tensor-model-parallel-size 8", 18, "4 attention heads in 4 groups can't be split over 8"),
+        (f"{FOUR} --ffn-hidden-size 6", 6, "--ffn-hidden-size 6 can't be split over 4 .* a multiple of 4"),
+        (f"{FOUR} --make-vocab-size-divisible-by 3", 6, "make --make-vocab-size-divisible-by a multiple of 4"),
+        (
+            f"{FOUR} --padded-vocab-size 258",
+            6,
+            "padded to a multiple of 258 .* make --padded-vocab-size a multiple of 4",
+        ),
+        (
+            f"{TWO} --forward-tensor-model-parallel-size 4 --context-parallel-size 2 --sequence-parallel "
+            "--seq-length 20",
+            24,
+            "10 tokens of a sequence can't be split over 4 .* change --seq-length",
+        ),
         (f"{TWO} {ONE} --forward-tensor-model-parallel-size 2", 8, "means --forward-tensor-model-parallel-size 1"),
         (f"{TWO} {ONE} --attention-dropout 0.1", 6, "attention dropout .* give --attention-dropout 0"),
         (f"{TWO} {ONE} --sequence-parallel --hidden-dropout 0.1", 6, "hidden dropout under --sequence-parallel"),
@@ -158,6 +173,11 @@ def test_the_documented_numbers_of_ranks_start(flags: str, ranks: int) -> None:
         (f"{ASKED} --forward-pipeline-model-parallel-size 3", 5, "--forward-pipeline-model-parallel-size 2 or less"),
         (f"{ASKED} --use-dpp", 4, "can't run with --use-dpp"),
         (f"{ASKED} --fbd-slots 0", 4, "give 1 or more"),
+        (f"{LARGE} --fbd-slots 0", 8, "give 1 or more"),
+        (f"{ASKED} --fbd-tflops 0", 4, "--fbd-tflops 0 must be a number above 0"),
+        (f"{ASKED} --fbd-link-gbps nan", 4, "--fbd-link-gbps nan must be"),
+        (f"{ASKED} --fbd-forward-speed inf", 4, "--fbd-forward-speed inf must be"),
+        ("--fbd-memory-gib 80", 2, "--fbd-memory-gib does nothing without --forward-backward-disaggregating"),
         (
             "--forward-backward-disaggregating --pipeline-model-parallel-size 4 --num-layers 8 "
             "--num-virtual-stages-per-pipeline-rank 2 --fbd-slots 1",
@@ -200,3 +220,11 @@ def test_what_does_not_fit_is_refused_in_one_line(flags: str, ranks: int, said: 
 
 def test_hidden_dropout_is_the_same_on_any_number_of_tensor_ranks_without_sequence_parallelism() -> None:
     assert prepared(f"{TWO} {ONE} --hidden-dropout 0.1", 6).role == "forward"
+
+
+@pytest.mark.parametrize("vocabulary", ["--padded-vocab-size 257", "--make-vocab-size-divisible-by 3"])
+def test_both_worlds_hold_the_vocabulary_as_the_backward_one_pads_it(vocabulary: str) -> None:
+    both = [prepared(f"{TWO} {ONE} {vocabulary}", 6, rank) for rank in range(2)]
+
+    assert [each.role for each in both] == ["forward", "backward"]
+    assert [padded_vocabulary(256, each.config.model, each.layout) for each in both] == [258, 258]

@@ -65,5 +65,20 @@ def test_other_numbers_of_ranks_are_refused_with_the_right_ones(ranks: int, forw
     assert "\n" not in str(raised.value)
 
 
+@given(grids, grids, st.integers(1, 100))
+def test_all_others_are_refused_with_the_nearest_that_start(forward: Grid, backward: Grid, ranks: int) -> None:
+    size = forward.ranks + backward.ranks
+    fitting = [number for number in (ranks - ranks % size, ranks - ranks % size + size) if number]
+
+    refusal = ""
+    try:
+        Roles.of(ranks, forward, backward)
+    except UsageError as error:
+        refusal = str(error)
+
+    assert bool(refusal) is (ranks % size > 0)
+    assert not refusal or refusal.endswith(f"start {' or '.join(map(str, fitting))} ranks")
+
+
 def test_a_place_reads_as_people_say_it() -> None:
     assert str(Place(Role.FORWARD, 1, 0, 0, 2)) == "forward, stage 1, tensor rank 2, replica 0"

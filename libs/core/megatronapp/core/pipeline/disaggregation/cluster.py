@@ -120,5 +120,5 @@ class ForwardDevices:
             raise UsageError(f"{self.count} forward devices run nothing: give 1 or more for each replica")
         if not 0 < self.speed < 1000:
             raise UsageError("a forward device's speed is a share of a training device's, such as 0.4")
-        if not self.memory_bytes > 0 or not self.bytes_per_second > 0 or self.latency_ns < 0:
-            raise UsageError("a forward device's memory and link are positive, its latency is not negative")
+        if not self.memory_bytes > 0 or not self.bytes_per_second > 0 or not 0 <= self.latency_ns < inf:
+            raise UsageError("a forward device's memory and link are positive, its latency is 0 or a positive number")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from megatronapp.core.errors import UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.pipeline.operations import Operation
 from megatronapp.core.pipeline.placement import Layout
@@ -43,6 +44,12 @@ class OrdersFile:
             return
         self._file.write_text(write_csv(self._layout, [[*map(self._layout.operation, row[1:])] for row in rows]))
         log.info("dpp_order_written", file=str(self._file), step=rows[0][0])
+
+
+def refuse_unwritable(file: Path) -> None:
+    """Before training, or it would be known at its end. Raises UsageError."""
+    if file.is_dir() or not file.parent.is_dir():
+        raise UsageError(f"--dpp-order {file} can't be written: name a file in a folder that is there")
 
 
 def _key(stage: int) -> str:

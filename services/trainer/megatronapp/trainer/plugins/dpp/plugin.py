@@ -31,7 +31,7 @@ from megatronapp.trainer.pipeline.native import NativeTransport
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, ScheduleFunction
-from megatronapp.trainer.plugins.dpp.orders_file import OrdersFile
+from megatronapp.trainer.plugins.dpp.orders_file import OrdersFile, refuse_unwritable
 from megatronapp.trainer.plugins.dpp.policies import AUTO, POLICIES, REPLAY, ZERO_BUBBLE, Policies
 from megatronapp.trainer.plugins.dpp.trial import DYNAMIC, PLANNED, STOCK, Trial
 
@@ -105,6 +105,8 @@ class DppPlugin(Plugin):
             _refuse_what_is_not_split(args)
         if _of_transformer_engine(args) and preparation.environment.rank == 0:
             log.warning("dpp_transformer_engine", wgrad=UNPROVEN if policies.layout.split else WHOLE)
+        if args.dpp_order is not None and args.dpp_policy != REPLAY and preparation.environment.rank == 0:
+            refuse_unwritable(args.dpp_order)
         lane = "" if args.dpp_transport == LANES[0] else args.dpp_transport
         return replace(preparation, p2p_transport="native", p2p_lane=lane, p2p_in_flight_bytes=IN_FLIGHT_BYTES)
 

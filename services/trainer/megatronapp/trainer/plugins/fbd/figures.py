@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from math import isfinite
 
+from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline import placement
 from megatronapp.core.pipeline.disaggregation.cluster import ForwardDevices, Model, Training
 from megatronapp.core.pipeline.disaggregation.mapping import Mapping, mappings
@@ -22,6 +24,14 @@ from megatronapp.trainer.plugins.fbd.roles import Grid
 
 CPU_SPEED = 0.005
 """Of a forward rank on CPUs that is not said to be faster: 2 TFLOP/s, a server's cores with bf16 units, against 400."""
+FORWARD_SPEED = "--fbd-forward-speed"
+FIGURES = {
+    "--fbd-forward-memory-gib": (141.0, "memory of a forward device"),
+    "--fbd-memory-gib": (141.0, "memory of a backward device"),
+    "--fbd-link-gbps": (400.0, "Gbit/s of a forward device's link, each way"),
+    "--fbd-tflops": (400.0, "what a backward device sustains, in TFLOP/s"),
+}
+"""Default and meaning of the others; an H200's."""
 GPT_VOCABULARY = 50304
 """For memory: the tokenizer is not open yet."""
 
@@ -38,16 +48,19 @@ class Devices:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Devices:
-        speed = args.fbd_forward_speed
-        if speed is None:
-            speed = CPU_SPEED if args.fbd_forward_on_cpus else 1.0
-        return cls(
-            forward_speed=speed,
-            forward_memory_gib=args.fbd_forward_memory_gib,
-            memory_gib=args.fbd_memory_gib,
-            link_gbps=args.fbd_link_gbps,
-            tflops=args.fbd_tflops,
-        )
+        """Raises UsageError for what no device is."""
+        speed = CPU_SPEED if args.fbd_forward_on_cpus else 1.0
+        said = {FORWARD_SPEED: speed, **{flag: default for flag, (default, _) in FIGURES.items()}}
+        said |= {flag: given for flag, given in cls.given(args).items() if given is not None}
+        for flag, figure in said.items():
+            if not (isfinite(figure) and figure > 0):
+                raise UsageError(f"{flag} {figure:g} must be a number above 0")
+        return cls(**{flag.removeprefix("--fbd-").replace("-", "_"): figure for flag, figure in said.items()})
+
+    @staticmethod
+    def given(args: argparse.Namespace) -> dict[str, float | None]:
+        """By flag; None for one that is left out."""
+        return {flag: getattr(args, flag[2:].replace("-", "_")) for flag in (FORWARD_SPEED, *FIGURES)}
 
 
 def figures(

@@ -14,6 +14,8 @@ from megatronapp.core.pipeline.partition import Mode, Partition
 from megatronapp.core.pipeline.recompute import least_slots, split_where_it_helps
 from megatronapp.trainer.config import CheckpointConfig, TrainerConfig
 from megatronapp.trainer.layout import FIRST, LAST, Layout, stage_layers
+from megatronapp.trainer.model_config import ModelConfig
+from megatronapp.trainer.models.sizes import ffn_hidden_size
 from megatronapp.trainer.plugins.fbd.figures import Devices, figures, receive_bytes
 from megatronapp.trainer.plugins.fbd.roles import Grid, Roles
 from megatronapp.trainer.plugins.fbd.slices import Sequence
@@ -55,6 +57,7 @@ class Plan:
         """Raises UsageError for what can't be disaggregated, or not on so many ranks."""
         config = TrainerConfig.of(args)
         backward, forward = _grids(args, config)
+        Devices.of(args)  # refuses figures that no mode could be judged by
         _refuse(args, config, forward)
         _refuse_attention(config)
         if args.fbd_mode == Mode.LINEARS:
@@ -63,10 +66,11 @@ class Plan:
             _refuse_layers(config)
         roles = Roles.of(world_size, forward, backward, apart=args.fbd_roles_apart)
         layout = Layout.of(config, backward.ranks * roles.replicas)
-        mode = _mode(args, config, layout, forward)
         pipeline = placement.Layout(
             stages=layout.pipeline, chunks=layout.virtual or 1, microbatches=layout.microbatches
         )
+        _refuse_slots(args, pipeline)
+        mode = _mode(args, config, layout, forward)
         if config.model.transformer_impl == "local":
             pipeline = split_where_it_helps(pipeline, backward.tensor, mode)
         partition = Partition.of(config.model.num_layers, pipeline, forward.pipeline, mode)
@@ -124,6 +128,7 @@ def refuse_without_switch(args: argparse.Namespace) -> None:
         MODE: args.fbd_mode is not None,
         APART: args.fbd_roles_apart,
         CPUS: args.fbd_forward_on_cpus,
+        **{flag: given is not None for flag, given in Devices.given(args).items()},
     }
     for flag, is_given in given.items():
         if is_given:
@@ -194,8 +199,31 @@ def _refuse_other_tensor_size(config: TrainerConfig, tensor: int) -> None:
         raise UsageError(f"attention dropout {exact}: give --attention-dropout 0, or as many of both")
     if model.hidden_dropout > 0 and config.parallel.sequence_parallel:
         raise UsageError(f"hidden dropout under --sequence-parallel {exact}: give --hidden-dropout 0")
-    if config.parallel.sequence_parallel and config.training.seq_length % tensor:
-        raise UsageError(f"--seq-length {config.training.seq_length} can't be split over {tensor} forward tensor ranks")
+    _refuse_shards(config, tensor)
+
+
+def _refuse_shards(config: TrainerConfig, tensor: int) -> None:
+    """Matrices and sequences that the forward tensor ranks can't share evenly. Both worlds hold the vocabulary as the
+    backward one pads it."""
+    model, parallel = config.model, config.parallel
+    shared = f"can't be split over {tensor} forward tensor ranks"
+    if (width := ffn_hidden_size(model)) % tensor:
+        raise UsageError(f"--ffn-hidden-size {width} {shared}: give a multiple of {tensor}")
+    padded = _as_backward_pads(config)
+    if (rows := padded.padded_vocab_size or padded.make_vocab_size_divisible_by) % tensor:
+        flag = "--padded-vocab-size" if padded.padded_vocab_size else "--make-vocab-size-divisible-by"
+        raise UsageError(f"a vocabulary padded to a multiple of {rows} {shared}: make {flag} a multiple of {tensor}")
+    tokens = config.training.seq_length // parallel.context_parallel_size
+    if parallel.sequence_parallel and tokens % tensor:
+        raise UsageError(f"{tokens} tokens of a sequence {shared}: change --seq-length")
+
+
+def _as_backward_pads(config: TrainerConfig) -> ModelConfig:
+    """Whose vocabulary is padded alike on any tensor ranks that can share it."""
+    model, tensor = config.model, config.parallel.tensor_model_parallel_size
+    if model.padded_vocab_size is None:
+        return replace(model, make_vocab_size_divisible_by=math.lcm(model.make_vocab_size_divisible_by, tensor))
+    return replace(model, padded_vocab_size=-(-model.padded_vocab_size // tensor) * tensor)
 
 
 def _mode(args: argparse.Namespace, config: TrainerConfig, layout: Layout, forward: Grid) -> Mode:
@@ -278,7 +306,6 @@ def _refuse_sent_by_layer(config: TrainerConfig, mode: str) -> None:
 
 def _forward_config(config: TrainerConfig, grid: Grid, *, on_cpus: bool) -> TrainerConfig:
     """Its own sizes; nothing of optimizer and checkpoints; the vocabulary padded as the backward world pads it."""
-    padding = math.lcm(config.model.make_vocab_size_divisible_by, config.parallel.tensor_model_parallel_size)
     parallel = replace(
         config.parallel,
         distributed_backend="gloo" if on_cpus else config.parallel.distributed_backend,
@@ -294,7 +321,7 @@ def _forward_config(config: TrainerConfig, grid: Grid, *, on_cpus: bool) -> Trai
     )
     return replace(
         config,
-        model=replace(config.model, make_vocab_size_divisible_by=padding),
+        model=_as_backward_pads(config),
         parallel=parallel,
         training=replace(config.training, recompute_granularity=None, recompute_method=None, recompute_num_layers=None),
         checkpoint=CheckpointConfig(),
@@ -302,12 +329,15 @@ def _forward_config(config: TrainerConfig, grid: Grid, *, on_cpus: bool) -> Trai
     )
 
 
+def _refuse_slots(args: argparse.Namespace, pipeline: placement.Layout) -> None:
+    least = least_slots(pipeline)
+    if args.fbd_slots is not None and args.fbd_slots < least:
+        raise UsageError(f"{SLOTS} {args.fbd_slots} is too few for this schedule to end: give {least} or more")
+
+
 def _slots(args: argparse.Namespace, pipeline: placement.Layout, mode: Mode) -> int:
     """Inputs are small; of more no more than a full pipeline has on its way: two are run again, one comes in."""
-    least = least_slots(pipeline)
-    if args.fbd_slots is None:
-        return max(least, 2 * pipeline.stages if mode is Mode.INPUT else pipeline.stages + 2)
-    if args.fbd_slots < least:
-        raise UsageError(f"{SLOTS} {args.fbd_slots} is too few for this schedule to end: give {least} or more")
-    slots: int = args.fbd_slots
-    return slots
+    if args.fbd_slots is not None:
+        asked: int = args.fbd_slots
+        return asked
+    return max(least_slots(pipeline), 2 * pipeline.stages if mode is Mode.INPUT else pipeline.stages + 2)

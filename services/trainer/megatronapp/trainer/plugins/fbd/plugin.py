@@ -37,7 +37,7 @@ from megatronapp.trainer.plugins.base import (
 from megatronapp.trainer.plugins.fbd import plan as flags
 from megatronapp.trainer.plugins.fbd.backward import RecomputeSchedule
 from megatronapp.trainer.plugins.fbd.beside import Beside
-from megatronapp.trainer.plugins.fbd.figures import CPU_SPEED
+from megatronapp.trainer.plugins.fbd.figures import CPU_SPEED, FIGURES, FORWARD_SPEED
 from megatronapp.trainer.plugins.fbd.forward import STOP_KEY, ForwardLoop
 from megatronapp.trainer.plugins.fbd.inputs import Inputs
 from megatronapp.trainer.plugins.fbd.layers import ReceivedLayers
@@ -123,20 +123,15 @@ class FbdPlugin(Plugin):
     def _add_figures(group: argparse._ArgumentGroup) -> None:
         """What auto and warnings reckon with."""
         group.add_argument(
-            "--fbd-forward-speed",
+            FORWARD_SPEED,
             type=float,
             metavar="X",
             help="speed of a forward device; 1 is a backward device's, for --fbd-mode auto and warnings (default: 1; "
             f"{CPU_SPEED:g} on CPUs)",
         )
-        for name, default, text in (
-            ("forward-memory-gib", 141.0, "memory of a forward device"),
-            ("memory-gib", 141.0, "memory of a backward device"),
-            ("link-gbps", 400.0, "Gbit/s of a forward device's link, each way"),
-            ("tflops", 400.0, "what a backward device sustains, in TFLOP/s"),
-        ):
+        for flag, (default, text) in FIGURES.items():
             said = f"{text}, for --fbd-mode auto and warnings (default: {default:g})"
-            group.add_argument(f"--fbd-{name}", type=float, metavar="X", default=default, help=said)
+            group.add_argument(flag, type=float, metavar="X", help=said)
 
     @classmethod
     def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
