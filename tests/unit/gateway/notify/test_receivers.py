@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from pydantic import SecretStr
@@ -100,6 +101,16 @@ def test_no_field_of_an_alert_calls_a_slack_channel_or_makes_a_link() -> None:
     assert re.findall("<[^>]*>", "".join(marked)) == [
         "<https://x.example/%3C!channel%3E%7Cy%3E%20%3C!channel%3E%20%3Chttps://evil.example%7Cthe%20page|runbook>"
     ]
+
+
+def test_an_address_makes_no_markup_in_slack_whatever_has_let_it_through() -> None:
+    message = replace(MESSAGE, link="https://page.example.com/?a=1&b=2", runbook="https://x.example/<!channel>")
+
+    body, _ = Slack(URL, Level.P2).request(message, 0.0)
+
+    assert body["blocks"][2]["elements"][0]["text"] == (
+        "<https://page.example.com/?a=1&amp;b=2|open the page> · <https://x.example/&lt;!channel&gt;|runbook>"
+    )
 
 
 @pytest.mark.parametrize("runbook", ["javascript:alert(1)", "runbooks/SlowGPU.md", "", "ftp://x"])
