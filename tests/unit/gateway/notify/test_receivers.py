@@ -6,9 +6,11 @@ import json
 import re
 from dataclasses import replace
 
+import httpx
 import pytest
 from pydantic import SecretStr
 
+from megatronapp.core.errors import UnavailableError
 from megatronapp.gateway.notify.alertmanager import Webhook as AlertmanagerWebhook
 from megatronapp.gateway.notify.alertmanager import group_state
 from megatronapp.gateway.notify.incidents import Incident
@@ -183,6 +185,21 @@ def test_feishu_s_signature_is_the_documented_one() -> None:
 )
 def test_feishu_s_refusal_is_seen_though_it_answers_200(answer: object, objects: bool) -> None:
     assert bool(Feishu(URL, Level.P2, None).objection(answer)) is objects
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"ok", b"", b"\xff\xfe", b"[" * 60_000, b"9" * 5_000],
+    ids=["text", "nothing", "no text", "deep", "long number"],
+)
+async def test_an_answer_that_is_no_json_refuses_nothing_by_itself(answer: bytes) -> None:
+    """Slack answers "ok"."""
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=httpx.ByteStream(answer)))
+    async with httpx.AsyncClient(transport=transport) as client:
+        await Slack(URL, Level.P2).deliver(client, MESSAGE, 0.0)
+
+        with pytest.raises(UnavailableError, match="feishu refuses the message: the answer is no JSON object"):
+            await Feishu(URL, Level.P2, None).deliver(client, MESSAGE, 0.0)
 
 
 def test_programs_get_the_whole_incident() -> None:
