@@ -150,6 +150,7 @@ async def test_changes_that_can_not_be_sent_keep_no_later_ones(start: Start, mon
         flush(self, now_ns)
 
     monkeypatch.setattr(feed.Feed, "_flush", failing)
+    monkeypatch.setattr(feed, "FLUSH_SECONDS", 0.02)
     served = await start()
     await served.publish(message(hello()))
 
