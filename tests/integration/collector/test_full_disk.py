@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
+from unittest import mock
 
 import grpc
+import pytest
 from grpc import aio
 
+from megatronapp.collector.pipeline import STORE_MEMORY_FACTOR
+from megatronapp.collector.store import Store
+from megatronapp.core.errors import UnavailableError
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
-from tests.integration.collector.conftest import StartProcess
+from tests.integration.collector.conftest import Start, StartProcess
 from tests.integration.collector.support import RUN, CollectorProcess, RankStream, batch, hello, identity, summary
+
+MEMORY = 1 << 16
 
 
 def limit_files(collector: CollectorProcess, size: int) -> None:
@@ -44,6 +52,35 @@ async def test_a_full_disk_refuses_and_loses_nothing_and_goes_on_when_there_is_r
     await again.close()
     assert await _events(collector) == {1: 4, 3: 2_001, 4: 2_001, 5: 2_001}
     collector.stop()
+
+
+async def test_while_the_store_takes_nothing_no_more_is_taken_in_than_memory_may_hold(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Store, "write", mock.Mock(side_effect=UnavailableError("the disk is full")))
+    running = await start(flush_seconds=0.05, flush_bytes=MEMORY // STORE_MEMORY_FACTOR)
+    rank = RankStream(running.address)
+    await rank.send(hello(identity()), summary(1, 1))
+    await rank.until_acked(1)
+    while running.value("megatronapp_trace_disk_writable"):
+        await asyncio.sleep(0.02)
+
+    messages = [batch(seq, seq, spans=500) for seq in range(2, 40)]
+    assert sum(message.ByteSize() for message in messages) > 2 * MEMORY
+    error = None
+    for message in messages:
+        await rank.send(message)
+        try:
+            await rank.call.read()
+        except aio.AioRpcError as refusal:
+            error = refusal
+            break
+
+    assert error is not None
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "memory is used up" in (error.details() or "")
+    assert running.collector._pipeline.buffered_bytes < MEMORY + 2 * messages[0].ByteSize()
+    await rank.channel.close(None)
 
 
 async def _events(collector: CollectorProcess) -> dict[int, int]:

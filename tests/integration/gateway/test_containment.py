@@ -140,6 +140,25 @@ async def test_a_job_that_cannot_be_shown_hides_no_other(start: Start, monkeypat
     assert EVIL not in {job["run"] for job in jobs}
 
 
+async def test_changes_that_can_not_be_sent_keep_no_later_ones(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fails beside a single job, which has a guard of its own."""
+    flush, failures = feed.Feed._flush, iter([True] * 2)
+
+    def failing(self: feed.Feed, now_ns: int) -> None:
+        if next(failures, False):
+            raise RuntimeError("a mistake")
+        flush(self, now_ns)
+
+    monkeypatch.setattr(feed.Feed, "_flush", failing)
+    monkeypatch.setattr(feed, "FLUSH_SECONDS", 0.02)
+    served = await start()
+    await served.publish(message(hello()))
+
+    await innocent_goes_on(served, 1)
+
+    assert next(failures, None) is None
+
+
 async def test_a_record_that_is_handed_back_goes_the_ordinary_way(
     start: Start, monkeypatch: pytest.MonkeyPatch, quarantine_dir: Path
 ) -> None:

@@ -45,6 +45,28 @@ def test_a_wheel_keeps_no_more_than_its_budget(packages: Path, wheel: str) -> No
     assert size <= BUDGET_MEGABYTES[wheel]
 
 
+KEPT = ("used/__init__.py", "used/fast.so", "megatronapp/core/auth.py", "megatronapp/detector/app.py")
+DROPPED = (
+    "pip/__init__.py", "pip-25.0.dist-info/METADATA", "setuptools/__init__.py", "pkg_resources/__init__.py",
+    "used/tests/test_used.py", "used/fast.pyx", "used/fast.c", "used/include/fast.h", "used/__init__.pyi",
+    "megatronapp/collector/app.py", "../../../bin/pip3",
+)  # fmt: skip
+
+
+def test_nothing_that_installs_builds_or_tests_stays(tmp_path: Path) -> None:
+    packages = tmp_path / "lib/python3.11/site-packages"
+    for name in (*KEPT, *DROPPED):
+        file = packages / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("content")
+
+    subprocess.run(["bash", str(ROOT / "scripts/slim"), str(tmp_path), "detector"], check=True)
+
+    left = {str(file.relative_to(packages)) for file in packages.rglob("*") if file.is_file()}
+    assert left == set(KEPT)
+    assert list((tmp_path / "bin").iterdir()) == []
+
+
 @pytest.mark.long
 def test_the_collectors_store_reads_and_writes_with_what_is_left(packages: Path) -> None:
     tests = [

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from megatronapp.core.trainingjob import Status, TrainingJob
 from megatronapp.operator import nodes
-from megatronapp.operator.actions import Create, MarkNode
+from megatronapp.operator.actions import Create, MarkNode, RecordEvent
 from megatronapp.operator.api import Api, ConflictError, RefusedError
 from megatronapp.operator.executor import Executor
+from megatronapp.operator.observation import Observation
 from megatronapp.operator.snapshots import Node, SlowMark
-from tests.unit.operator.samples import NOW, UID, running
+from tests.unit.operator.samples import NOW, UID, running, training_job
 
 FOREIGN = {"key": "example.com/others", "effect": "NoExecute"}
 MARK = SlowMark(NOW, NOW, "ns/gpt")
@@ -33,6 +37,8 @@ class NodeServer:
         self.events: list[dict[str, Any]] = [{"metadata": {"name": "e"}, "reason": "FailedMount"}]
         self.events_status = 200
         self.asked: list[str] = []
+        self.recorded: list[str] = []
+        """Names of the events that were made."""
 
     async def handle(self, request: web.Request) -> web.Response:
         if request.path == "/apis/batch/v1/namespaces/team/jobs":
@@ -40,6 +46,8 @@ class NodeServer:
                 return web.json_response(self.create_refusal, status=409)
             return web.json_response({"items": self.jobs})
         if request.path == "/api/v1/namespaces/team/events":
+            if request.method == "POST":
+                return self._record(await request.json())
             self.asked.append(request.query["fieldSelector"])
             return web.json_response({"items": self.events, "message": "may not list"}, status=self.events_status)
         if request.path not in {"/api/v1/nodes/node2", "/api/v1/nodes/node2/status"}:
@@ -51,6 +59,14 @@ class NodeServer:
         if self.changed_by_others_after_read:
             self._write({})
         return web.json_response(answer)
+
+    def _record(self, event: dict[str, Any]) -> web.Response:
+        """As the API server does: one event of a name."""
+        name = event["metadata"]["name"]
+        if name in self.recorded:
+            return web.json_response({"reason": "AlreadyExists", "message": f"{name} already exists"}, status=409)
+        self.recorded.append(name)
+        return web.json_response(event, status=201)
 
     @property
     def _version(self) -> str:
@@ -150,6 +166,43 @@ async def test_an_object_of_somebody_else_is_told(server: NodeServer, executor: 
 
 def owned_by(uid: str) -> dict[str, Any]:
     return {"metadata": {"name": "gpt-1", "ownerReferences": [{"kind": "TrainingJob", "uid": uid, "controller": True}]}}
+
+
+# ---- the operator's own events
+
+FAILED = RecordEvent(True, "RankFailed", "gpt-1-0 ended with exit code 1")
+
+
+def made_again() -> TrainingJob:
+    """A later TrainingJob of the same name."""
+    job = training_job()
+    return job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": "another"})})
+
+
+@pytest.mark.parametrize(
+    ("later", "observed"),
+    [
+        (FAILED, running(training_job(Status(attempt=2)))),
+        (replace(FAILED, message="gpt-1-1 ended with exit code 1"), running()),
+        (replace(FAILED, reason="NodeLost"), running()),
+        (FAILED, running(made_again())),
+    ],
+    ids=["attempt", "message", "reason", "run"],
+)
+async def test_an_event_that_says_something_else_is_recorded_beside_the_first(
+    server: NodeServer, executor: Executor, later: RecordEvent, observed: Observation
+) -> None:
+    await executor.do(FAILED, running())
+    await executor.do(later, observed)
+
+    assert len(server.recorded) == 2
+
+
+async def test_an_event_that_is_told_again_is_recorded_once(server: NodeServer, executor: Executor) -> None:
+    await executor.do(FAILED, running())
+    await executor.do(FAILED, running(now=NOW + timedelta(minutes=1)))
+
+    assert len(server.recorded) == 1
 
 
 # ---- events of others

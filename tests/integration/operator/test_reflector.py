@@ -190,6 +190,8 @@ async def test_a_watch_that_the_server_ends_goes_on_where_it_was(
 async def test_a_watch_that_falls_silent_is_opened_anew_where_it_was(
     server: Server, follow: Follow, heard: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Longer than the server's bookmarks are apart, and not so long as the server lets a watch last.
+    assert 60 < api_module.SILENCE_SECONDS < api_module.WATCH_SECONDS / 2
     monkeypatch.setattr(api_module, "SILENCE_SECONDS", 0.2)
     server.stories, server.falls_silent = [[event("ADDED", "a", 80)], [event("ADDED", "b", 81)]], True
 

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from megatronapp.core.errors import AuthError, ConfigError, UnavailableError
 from megatronapp.core.settings import ServiceSettings
 from megatronapp.core.token_file import read_token
 
+ROOT = Path(__file__).resolve().parents[3]
 DEMO = PodClaim("local/demo", "run-1", 1, "host")
 GPT = PodClaim("team-a/gpt", "uid-1", 2, "node-7")
 TOKENS = StaticTokens(pods=SecretStr("pod"), viewer=SecretStr("view"), operator=SecretStr("op"))
@@ -229,6 +231,15 @@ async def test_static_settings_become_static_tokens() -> None:
     auth = authenticator(ServiceSettings(auth="static", token=SecretStr("pod"), host="0.0.0.0"))
 
     await auth.pod("pod", DEMO)
+
+
+async def test_the_static_token_of_pods_is_one_for_all_jobs_as_the_documents_say() -> None:
+    for job in ("team-a/gpt", "team-b/llama"):
+        assert (await TOKENS.pod("pod", PodClaim(job, "run-1", 1, "n1"))).may_open_run
+
+    for document in ("SECURITY.md", "docs/collector.md"):
+        said = " ".join((ROOT / document).read_text().split())
+        assert re.search(r"\*\*one token is valid for all jobs", said, re.IGNORECASE), document
 
 
 @pytest.mark.parametrize("token", ["\ud800", "pods\udcff"])

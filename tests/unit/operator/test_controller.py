@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from megatronapp.core.errors import ConfigError, UnavailableError
+from megatronapp.core.trainingjob import ConditionType, Status
 from megatronapp.operator.backends import unsupported
 from megatronapp.operator.cache import Cache
 from megatronapp.operator.controller import BreakerState, Controller, parsed
@@ -183,6 +184,45 @@ async def test_a_status_that_makes_no_sense_does_not_hide_the_others_from_the_ci
     controller = Controller(Cache(informers), nobody, OperatorSettings(), metrics, BreakerState(lambda _: None))
 
     assert controller._excluded_since(datetime(2025, 1, 1, tzinfo=UTC)) == {"node1"}
+
+
+class PodlessServer:
+    """Of an API server that can make no pod of a Job, and says why in its events."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, str]] = []
+        self.status = Status()
+
+    async def events_of(self, *of: str) -> list[dict[str, Any]]:
+        self.asked.append((of[0], of[1], of[2]))
+        told = {"type": "Warning", "reason": "FailedCreate", "message": 'serviceaccount "x" not found'}
+        return [{"metadata": {"resourceVersion": "9"}, "lastTimestamp": NOW_TEXT, **told}]
+
+    async def write_status(self, job: dict[str, Any], _before: Status | None, after: Status) -> dict[str, Any]:
+        self.status = after
+        return {**job, "status": after.model_dump(mode="json", by_alias=True, exclude_none=True)}
+
+    async def do(self, *_: Any) -> None:
+        pass
+
+
+async def test_events_of_an_attempt_that_lacks_its_pods_are_asked_for_once_and_tell_why() -> None:
+    informers, server = InformerCache(), PodlessServer()
+    child = child_body(1)
+    child["metadata"]["creationTimestamp"] = NOW_TEXT
+    informers.event(TRAINING_JOBS, body(1), deleted=False)
+    informers.event(JOBS, child, deleted=False)
+    executor: Any = server
+    metrics = Metrics(CollectorRegistry())
+    controller = Controller(Cache(informers), executor, OperatorSettings(), metrics, BreakerState(lambda _: None))
+
+    for _ in range(2):
+        await controller.reconcile(KEY)
+
+    assert server.asked == [("team", "Job", "gpt-1")]
+    (ready,) = (c for c in server.status.conditions if c.type is ConditionType.PODS_READY)
+    assert ready.reason == "FailedCreate"
+    assert ready.message.startswith('job gpt-1: serviceaccount "x" not found')
 
 
 @pytest.mark.parametrize("answer", [{}, 7, None, [7, [], {}, {"run": 7}]])

@@ -152,6 +152,17 @@ def test_every_stage_begins_with_an_image_that_is_pinned(dockerfile: Path) -> No
     assert set(begins) <= {f"${{{name}}}" for name in re.findall(r"^ARG ([A-Z_]+_IMAGE)=", text, re.MULTILINE)}
 
 
+@pytest.mark.parametrize("dockerfile", sorted(ROOT.glob("services/*/Dockerfile")), ids=lambda file: file.parent.name)
+def test_an_image_has_nothing_of_how_it_was_built(dockerfile: Path) -> None:
+    """Torch, which is nearly all of the trainer's image, stays as it comes."""
+    *_, building, image = re.split(r"^FROM .*$", dockerfile.read_text(), flags=re.MULTILINE)
+
+    assert re.findall(r"^(?:COPY|ADD) (.*)$", image, re.MULTILINE) == ["--from=build /opt/megatronapp /opt/megatronapp"]
+    assert "pip" not in image
+    if dockerfile.parent.name != "trainer":
+        assert "bash /src/scripts/slim /opt/megatronapp " in re.findall(r"^RUN (.*)$", building, re.MULTILINE)[-1]
+
+
 def test_a_release_builds_every_image_that_its_chart_names() -> None:
     jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
     chart = yaml.safe_load((ROOT / "deploy/helm/megatronapp/Chart.yaml").read_text())

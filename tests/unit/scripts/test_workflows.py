@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -111,6 +112,20 @@ def test_a_version_whose_cluster_tests_were_not_all_played_is_no_release(checkou
     assert refused(checkout, f"v{VERSION}") == [
         f"release-version: {RECORD} is not of {VERSION}; make e2e-cluster writes it when all of them have passed"
     ]
+
+
+def test_nothing_of_a_release_is_made_before_its_version_is_found_right() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    checks = [step for step in jobs["version"]["steps"] if "scripts/release-version" in step.get("run", "")]
+
+    assert [(step["run"], step["if"]) for step in checks] == [('scripts/release-version "$GITHUB_REF_NAME"', TAG_ALONE)]
+    assert {name for name in jobs if "version" not in _waited_for(name, jobs)} == {"version"}
+
+
+def _waited_for(name: str, jobs: dict[str, Any]) -> set[str]:
+    needs = jobs[name].get("needs", [])
+    direct = {needs} if isinstance(needs, str) else set(needs)
+    return direct.union(*(_waited_for(each, jobs) for each in direct))
 
 
 @pytest.mark.parametrize("key", ["version", "appVersion"])

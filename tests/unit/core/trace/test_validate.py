@@ -382,10 +382,15 @@ def test_a_frontier_that_can_not_be_is_refused(frontier: trace_pb2.Frontier) -> 
         check_message(message)
 
 
-def test_rows_need_columns() -> None:
-    bomb = trace_pb2.TraceMessage(seq=1, summary=trace_pb2.StepSummary(step=1, names=["forward"], rows=10_000))
+@pytest.mark.parametrize("body", ["summary", "batch"])
+def test_rows_need_columns(body: str) -> None:
+    bomb = trace_pb2.TraceMessage(seq=1)
+    if body == "summary":
+        bomb.summary.MergeFrom(trace_pb2.StepSummary(step=1, names=["forward"], rows=10_000))
+    else:
+        bomb.batch.MergeFrom(trace_pb2.TraceBatch(step=1, names=["forward"], count=10_000))
 
-    with pytest.raises(ImplausibleError, match="without any column"):
+    with pytest.raises(DataError, match=r"without (any column|start_ns)"):
         check_message(bomb)
 
 

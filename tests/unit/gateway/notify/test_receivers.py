@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
+import httpx
 import pytest
 from pydantic import SecretStr
 
+from megatronapp.core.errors import UnavailableError
 from megatronapp.gateway.notify.alertmanager import Webhook as AlertmanagerWebhook
 from megatronapp.gateway.notify.alertmanager import group_state
 from megatronapp.gateway.notify.incidents import Incident
@@ -102,6 +105,16 @@ def test_no_field_of_an_alert_calls_a_slack_channel_or_makes_a_link() -> None:
     ]
 
 
+def test_an_address_makes_no_markup_in_slack_whatever_has_let_it_through() -> None:
+    message = replace(MESSAGE, link="https://page.example.com/?a=1&b=2", runbook="https://x.example/<!channel>")
+
+    body, _ = Slack(URL, Level.P2).request(message, 0.0)
+
+    assert body["blocks"][2]["elements"][0]["text"] == (
+        "<https://page.example.com/?a=1&amp;b=2|open the page> · <https://x.example/&lt;!channel&gt;|runbook>"
+    )
+
+
 @pytest.mark.parametrize("runbook", ["javascript:alert(1)", "runbooks/SlowGPU.md", "", "ftp://x"])
 def test_a_runbook_that_is_no_web_address_makes_no_link(runbook: str) -> None:
     one = alert("5")
@@ -172,6 +185,21 @@ def test_feishu_s_signature_is_the_documented_one() -> None:
 )
 def test_feishu_s_refusal_is_seen_though_it_answers_200(answer: object, objects: bool) -> None:
     assert bool(Feishu(URL, Level.P2, None).objection(answer)) is objects
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"ok", b"", b"\xff\xfe", b"[" * 60_000, b"9" * 5_000],
+    ids=["text", "nothing", "no text", "deep", "long number"],
+)
+async def test_an_answer_that_is_no_json_refuses_nothing_by_itself(answer: bytes) -> None:
+    """Slack answers "ok"."""
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=httpx.ByteStream(answer)))
+    async with httpx.AsyncClient(transport=transport) as client:
+        await Slack(URL, Level.P2).deliver(client, MESSAGE, 0.0)
+
+        with pytest.raises(UnavailableError, match="feishu refuses the message: the answer is no JSON object"):
+            await Feishu(URL, Level.P2, None).deliver(client, MESSAGE, 0.0)
 
 
 def test_programs_get_the_whole_incident() -> None:
