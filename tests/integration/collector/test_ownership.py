@@ -47,7 +47,9 @@ async def test_another_jobs_hello_is_refused_and_changes_nothing(start: Start, t
     await owner.send(hello(identity()), *[summary(step, step) for step in range(1, 21)])
     await owner.until_acked(20)
 
+    journalled_before = running.collector._journal.position
     error = await refusal(running, hello(intruder(attempt)))
+    assert running.collector._journal.position == journalled_before
     await owner.send(*[summary(step, step) for step in range(21, 41)], closing(41))
     await owner.until_acked(41)
     await owner.close()

@@ -141,7 +141,7 @@ async def test_a_hello_that_cannot_be_true_is_set_aside(
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["live", "in the backlog"])
-async def test_an_engine_that_fails_is_suspended_and_no_other(
+async def test_an_engine_that_fails_also_when_it_is_closed_is_suspended_and_no_other(
     late: bool, monkeypatch: pytest.MonkeyPatch, quarantine_dir: Path
 ) -> None:
     take = Engine.take
@@ -151,7 +151,9 @@ async def test_an_engine_that_fails_is_suspended_and_no_other(
             raise RuntimeError("a mistake")
         return take(engine, sender, message, *known)
 
+    close = Engine.close
     monkeypatch.setattr(Engine, "take", failing)
+    monkeypatch.setattr(Engine, "close", lambda e, now: _raise() if e.run == EVIL else close(e, now))
     bus, registry, job = MemoryBus(), CollectorRegistry(), innocent()
     detector = detector_on(bus, registry)
     if not late:

@@ -56,6 +56,20 @@ def test_a_file_that_is_hard_to_read_is_refused_at_once(
     assert time.monotonic() - begin < 10
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("not UTF-8", "is not UTF-8 at byte 6"),
+        ("an alias of itself", "an alias within what it stands for"),
+        ("an alias bomb", "more than 100000 values, aliases written out"),
+        ("deep lists", "nested deeper than 64 levels"),
+    ],
+)
+def test_it_is_said_what_is_hard_to_read(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_yaml(BAD[text], "job.yaml")
+
+
 @pytest.mark.parametrize("text", ["a: [", "**bold** text", "a: b: c", "\ta: 1"])
 def test_what_is_wrong_with_a_text_is_said_in_one_line_with_its_place(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^job\.yaml is not YAML that can be read: line 1, column \d+: [^\n]+$"):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from megatronapp.core.findings import Kind
 from megatronapp.detector.engine import Engine
+from megatronapp.detector.judge import SAVES, STEPS, Judge
 from megatronapp.v1 import trace_pb2
 from tests.support.detecting import Verdicts, detect
 from tests.support.simulated import GPU, Fault, Job, Layout, NoiseModel
@@ -66,6 +68,31 @@ def test_steps_with_something_else_in_them_say_neither_that_it_lasts_nor_that_it
     assert verdicts.said == []
     verdicts.feed(ONSET + 22, job.step(ONSET + 22))
     assert verdicts.paged_ranks() == {3}
+
+
+def test_a_step_with_something_else_in_it_tells_of_its_saves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was suspected before is not said again: it would count as lasting."""
+    told, observe = list[set[str]](), Judge.observe
+
+    def noted(self: Judge, *of: Any) -> Any:
+        found = observe(self, *of)
+        told.append(set(found))
+        return found
+
+    monkeypatch.setattr(Judge, "observe", noted)
+    job = Job(Layout(pp=1, dp=8), GPU, (Fault("compute", (3,), ONSET, 2.0),), seed=3)
+    engine = Engine(job.run, "test/simulated", 1)
+    for step in range(1, ONSET + 3):
+        for message in (*(job.hellos() if step == 1 else ()), *job.step(step)):
+            engine.feed(message)
+    assert told[-1] == {STEPS}
+    del told[:]
+
+    for step, phase in enumerate((trace_pb2.PHASE_CHECKPOINT, trace_pb2.PHASE_EVALUATION), start=ONSET + 3):
+        for message in in_phase(job, step, phase):
+            engine.feed(message)
+
+    assert told == [{SAVES}, set()]
 
 
 def test_steps_without_a_word_of_the_slow_rank_tell_nothing_of_its_device() -> None:

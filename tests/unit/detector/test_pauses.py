@@ -73,6 +73,18 @@ def test_the_first_checkpoint_and_evaluation_may_take_long() -> None:
     assert job.hangs() == []
 
 
+def test_a_checkpoint_may_take_as_long_as_storage_that_was_asked_again_however_short_they_are() -> None:
+    job = trained()
+    for _ in range(4):
+        job.checkpoint(1.0)
+        job.steps(2)
+
+    job.checkpoint(80)
+    job.steps(2)
+
+    assert job.hangs() == []
+
+
 def test_one_rank_that_still_writes_while_others_wait_in_the_next_step_is_no_hang() -> None:
     job = trained()
     for _ in range(5):

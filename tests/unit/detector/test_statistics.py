@@ -116,6 +116,49 @@ def test_the_history_is_frozen_while_alarmed() -> None:
     assert monitor.baseline[0] == pytest.approx(0.0, abs=0.01)
 
 
+def test_the_noise_of_others_is_learnt_while_one_is_alarmed() -> None:
+    random = np.random.default_rng(13)
+    values = random.normal(0, 0.012, (400, 8))
+    values[60:, 0] += 0.2
+    values[100:, 1:] *= 1.6
+    monitor = Monitor(NOISE, log_threshold=14.0)
+
+    watch(monitor, values[:100])
+    before = float(monitor.sigma[1])
+    for step, row in enumerate(values[100:], start=101):
+        monitor.observe(step, np.arange(8), row)
+
+    assert monitor.alarmed.tolist() == [True] + [False] * 7
+    assert float(monitor.sigma[1]) > 1.3 * before
+
+
+def test_steps_in_which_an_item_was_not_measured_are_none_of_its_slow_ones() -> None:
+    values = np.random.default_rng(14).normal(0, 0.01, (50, 3))
+    values[40:, 1] += 0.2
+    values[43:, 1] = np.nan
+    monitor = Monitor(NOISE, log_threshold=14.0)
+
+    watch(monitor, values)
+
+    assert monitor.alarmed.tolist() == [False, True, False]
+    assert (monitor.steps_since(1), monitor.slow_steps(1)) == (10, 3)
+
+
+def test_what_comes_and_goes_is_one_alarm_until_it_is_over() -> None:
+    values = np.random.default_rng(15).normal(0, 0.01, (400, 8))
+    values[100:300:4, 5] += 0.2
+    monitor, alarmed = Monitor(NOISE, log_threshold=14.0), list[bool]()
+
+    for step, row in enumerate(values, start=1):
+        monitor.observe(step, np.arange(8), row)
+        alarmed.append(bool(monitor.alarmed[5]))
+
+    rises = [step for step in range(1, 400) if alarmed[step] and not alarmed[step - 1]]
+    assert len(rises) == 1
+    assert all(alarmed[rises[0] : 297])
+    assert not alarmed[-1]
+
+
 def test_one_outlier_is_no_alarm_where_tails_are_heavy() -> None:
     values = np.random.default_rng(5).normal(0, 0.01, (60, 2))
     values[45, 0] = 5.0

@@ -18,4 +18,5 @@ def test_padded_rows_are_as_long_as_asked_for(flag: str, lengths: list[int]) -> 
     rows = own_batches.microbatches({"input_ids": torch.ones(4, 12).long(), "attention_mask": mask}, config)
 
     assert [each["tokens"].shape for each in rows] == [(2, length) for length in lengths]
+    assert [each["work"] for each in rows] == [(2 * length, 2 * length**2) for length in lengths]
     assert [each["loss_mask"].sum() for each in rows] == [6, 11]  # the last token of a row has no next one

@@ -108,7 +108,10 @@ def test_collectives_are_numbered_only_where_all_members_recorded_the_same(tmp_p
     assert numbers == [[1, 0, 2], [1, 0, 2]]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1, 2]", '{"a": 1}', "[]", '[{"ph": "B"}]'])
+BEYOND = '[{"ph": "B", "name": "iteration", "g_rk": 1e400, "rel_ts": 1e400}]'
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1, 2]", '{"a": 1}', "[]", '[{"ph": "B"}]', BEYOND, "[" * 60_000])
 def test_what_is_none_of_megascans_is_an_error_that_names_the_file(tmp_path: Path, content: str) -> None:
     path = tmp_path / "benchmark-data-0-pipeline-0-tensor-0.json"
     path.write_text(content)

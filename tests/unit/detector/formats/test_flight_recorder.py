@@ -4,7 +4,9 @@ import resource
 import pytest
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.findings import Cause
 from megatronapp.detector.formats import flight_recorder
+from megatronapp.detector.offline import hung_job
 from megatronapp.detector.signals.frontier import Side, blame
 
 GROUPS = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
@@ -58,6 +60,30 @@ def test_nothing_outstanding_is_no_hang(tmp_path):
 
 def test_a_rank_without_a_dump_is_known_to_be_absent(tmp_path):
     assert read(tmp_path, [entry(0, 5, "scheduled")]).absent == {1}
+
+
+def test_a_rank_without_a_dump_is_told_as_unknown_and_wakes_nobody(tmp_path):
+    report = hung_job("job", read(tmp_path, [entry(0, 4, "completed"), entry(1, 5, "scheduled")]))
+
+    named = [(finding.ranks, finding.cause, finding.page) for finding in report.findings if finding.ranks]
+    assert named == [((1,), Cause.UNKNOWN, False)]
+
+
+def test_a_ring_that_was_cut_tells_nothing_of_what_its_rank_is_in(tmp_path):
+    """It holds operations 8 and 9 alone, and its counter says that 4 is the last that is complete."""
+    ahead = [entry(0, 5, "completed"), entry(1, 6, "scheduled")]
+    cut = [entry(8, 8, "scheduled"), entry(9, 9, "scheduled")]
+    counters = {"0": {"last_completed_collective": 4}}
+    for rank, (entries, status) in enumerate(((ahead, {}), (cut, counters))):
+        for each in entries:
+            each["pg_id"] = 0
+        dump = {"version": "2.9", "pg_config": GROUPS, "entries": entries, "pg_status": status}
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump))
+
+    dumps = flight_recorder.read(flight_recorder.find_dumps(tmp_path))
+
+    assert dumps.cut == {1}
+    assert max(position.completed for position in dumps.frontiers[1].values()) == 4
 
 
 @pytest.mark.parametrize(
