@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megatronapp.core.trace.membership import Process
-from megatronapp.core.trace.span_names import PASSES
+from megatronapp.core.trace.span_names import IN_PASSES
 from megatronapp.detector import patience
 from megatronapp.detector.positions import Positions
 from megatronapp.detector.signals.threads import computes
@@ -42,7 +42,7 @@ class RankState:
     def watch_thread(self, heartbeat: trace_pb2.SentHeartbeat) -> None:
         """Of a rank whose thread computes."""
         clock_ns, cpu_ns, queued_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns, heartbeat.thread_wait_ns
-        self.passing = self.activity in PASSES
+        self.passing = self.activity in IN_PASSES
         self.computing = self.passing and computes(
             clock_ns - self.clock_ns, cpu_ns - self.cpu_ns, queued_ns - self.queued_ns
         )

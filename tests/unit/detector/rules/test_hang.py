@@ -73,14 +73,15 @@ def test_a_rank_of_which_nothing_was_ever_heard_is_told_and_not_accused() -> Non
     assert "the others wait for rank 2, of whom nothing was ever heard" in finding.summary
 
 
+@pytest.mark.parametrize("activity", ["forward", "backward", "mlp_fc2", "experts"])
 @pytest.mark.parametrize("share", [1.0, 0.05], ids=["a processor of its own", "twenty share one"])
-def test_a_thread_that_computes_without_end_hangs_on_the_compute_side(share: float) -> None:
+def test_a_thread_that_computes_without_end_hangs_on_the_compute_side(share: float, activity: str) -> None:
     job = Beating()
     job.train(20)
     for second in range(8):
         used = int(second * SECOND * share)
         times = {"clock_ns": second * SECOND + 1, "thread_cpu_ns": used, "thread_wait_ns": second * SECOND - used}
-        job.beat((20, 20), (21, 20), activity="forward", **times)
+        job.beat((20, 20), (21, 20), activity=activity, **times)
 
     assert {(f.cause, f.ranks) for f in job.said} == {(Cause.COMPUTE, (1,))}
 

@@ -103,6 +103,10 @@ def kind_of(name: SpanName) -> SpanKind:
     return SpanKind.PHASE if name in _PHASES else SpanKind.COMPUTE
 
 
+IN_PASSES = frozenset(name for name in SpanName if kind_of(name) is SpanKind.COMPUTE) - {SpanName.OPTIMIZER}
+"""Passes, and what is computed in them at granularity full."""
+
+
 def message_span(direction: Direction, *, sending: bool) -> SpanName:
     """The name of a message's span at its sender, or at its receiver."""
     names = SENDS if sending else RECEIVES
