@@ -2,6 +2,10 @@ import type { Cut } from '@/scope/connection'
 import { ScopeRefusal } from './useScope'
 import { useKnownWord, useText } from './useText'
 
+/** A code of two meanings: who takes too little, and a run that changes hands, are to connect again alike. */
+const TRY_AGAIN = 1013
+const TOO_SLOW = 'too slow'
+
 export interface ScopeWords {
   /** Why a connection is not there, and what to do. */
   readonly cut: (cut: Cut) => string
@@ -20,7 +24,7 @@ export function useScopeWords(): ScopeWords {
   }
   return {
     cut: ({ code, reason }) => {
-      const meaning = known('scope.close', String(code))
+      const meaning = known('scope.close', code === TRY_AGAIN && reason && !reason.startsWith(TOO_SLOW) ? 'moved' : String(code))
       if (meaning) return meaning
       return reason ? t('scope.close.other', { reason }) : ''
     },
