@@ -19,6 +19,7 @@ from megatronapp.core.pipeline.placement import Layout
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.fbd import FbdPlugin
+from megatronapp.trainer.plugins.fbd.link import Link
 from megatronapp.trainer.plugins.fbd.roles import Role
 from tests.support.forked import run_forked
 from tests.support.training import TINY, train
@@ -79,7 +80,7 @@ class Measured(NamedTuple):
     step_seconds: float
     """The mean, from one step's begin to the next one's, on the first stage."""
     host_share: float
-    """Of the passes' time on backward or stock ranks, the largest: what was not slept."""
+    """Of the passes' time on a rank, the largest: by what they were longer than their device's."""
 
 
 def stock(setting: Setting, *, recomputes: bool) -> Measured:
@@ -104,8 +105,8 @@ def _measured(setting: Setting, ranks: int, more: str, slept: Slept, plugins: tu
         f"{TINY} --num-layers {LAYERS} --pipeline-model-parallel-size {setting.stages} --micro-batch-size 1 "
         f"--global-batch-size {setting.microbatches} --train-iters {WARM_UP_STEPS + setting.steps + 1} {more}"
     )
-    seen = [each for each in run_forked(ranks, _run, flags, slept, plugins, timeout=900) if each.worked]
-    begins = seen[0].begins[WARM_UP_STEPS:]
+    seen = run_forked(ranks, _run, flags, slept, plugins, timeout=900)
+    begins = next(each.begins for each in seen if not each.runs_forward)[WARM_UP_STEPS:]
     seconds = (begins[-1] - begins[0]) / (len(begins) - 1)
     return Measured(seconds, max(1 - each.slept / each.worked for each in seen))
 
@@ -116,13 +117,14 @@ class _Record(NamedTuple):
     begins: list[float]
     slept: float
     worked: float
+    runs_forward: bool
 
 
 def _run(flags: str, slept: Slept, plugins: tuple[type[Plugin], ...]) -> _Record:
     SleptPasses.times = slept
     train(flags, plugins=(*plugins, SleptPasses))
     made = SleptPasses.made
-    return _Record(made.begins, made.slept, made.worked)
+    return _Record(made.begins, made.slept, made.worked, made.runs_forward)
 
 
 class SleptPasses(Plugin):
@@ -136,7 +138,9 @@ class SleptPasses(Plugin):
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
         cls.made = plugin = cls()
         plugin.runs_forward = context.placement.role == Role.FORWARD
-        plugin.begins, plugin.slept, plugin.worked = [], 0.0, 0.0
+        plugin.begins, plugin.slept, plugin.worked, plugin.waited = [], 0.0, 0.0, 0.0
+        if plugin.runs_forward:
+            Link.wait_sent = plugin.waiting(Link.wait_sent)  # type: ignore[method-assign]
         if not plugin.runs_forward:
             for owner, name, seconds in (
                 (schedules, "forward_step", cls.times.forward),
@@ -150,13 +154,42 @@ class SleptPasses(Plugin):
     begins: list[float]
     slept: float
     worked: float
+    waited: float
+    """For slots, within a layer's forward."""
 
     def models(self, chunks: Sequence[torch.nn.Module]) -> None:
         for layer in chunks[0].decoder.layers if self.runs_forward else ():  # type: ignore[union-attr]
-            layer.register_forward_pre_hook(lambda *_: time.sleep(self.times.layer))
+            layer.forward = self.behind(layer.forward, self.times.layer)
 
     def step_begin(self, step: int) -> None:
         self.begins.append(time.perf_counter())
+
+    def waiting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> None:
+            began = time.perf_counter()
+            function(*args)
+            self.waited += time.perf_counter() - began
+
+        return run
+
+    def behind(self, function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+        """What a layer sends comes when its device is through: the host's part, as long as it was the last time, lies
+        within the device's."""
+        host = 0.0
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            nonlocal host
+            began, waited = time.perf_counter(), self.waited
+            time.sleep(max(0.0, seconds - host))
+            computes = time.perf_counter()
+            result = function(*args, **kwargs)
+            ended, in_slots = time.perf_counter(), self.waited - waited
+            host = ended - computes - in_slots
+            self.slept += seconds
+            self.worked += ended - began - in_slots
+            return result
+
+        return run
 
     def longer(self, function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
