@@ -48,16 +48,6 @@ def test_a_fault_on_gpus_is_named_with_its_rank_within_three_steps(kind: str, la
     assert abs(finding.since_step - ONSET) <= 1
 
 
-def test_a_gpu_that_is_slow_for_a_moment_pages_nobody_however_many_steps_that_is() -> None:
-    moment = Fault("compute", (1,), ONSET, 4.3, to_step=ONSET + 3)
-    job = Job(Layout(pp=2, dp=1, tp=2), GPU, (moment,), seed=1, compute_seconds=0.02)
-
-    verdicts = detect(job, ONSET + 40)
-
-    assert verdicts.paged() == []
-    assert verdicts.open() == []
-
-
 @pytest.mark.parametrize(("kind", "layout"), EACH_KIND_IN_EACH_LAYOUT)
 def test_a_fault_on_noisy_cpus_is_named_with_its_rank(kind: str, layout: Layout) -> None:
     job = Job(layout, CPU, (Fault(kind, (1,), ONSET, SIZES[kind][1]),), seed=1, on_cpu=True)

@@ -105,9 +105,8 @@ class DeviceProfile:
 
 GPU = DeviceProfile(
     noise=_GPU_NOISE,
-    # Two slow steps may be outliers, and three of 25 ms are no more than a moment. An H200 that nobody disturbed
-    # computed 2 % slower for ten steps now and then.
-    patience=PagePatience(steps=3, passing_ratio=1.02, passing_steps=20, wall_steps=3, early_steps=0, seconds=0.5),
+    # Two slow steps may be outliers. An H200 that nobody disturbed computed 2 % slower for ten steps now and then.
+    patience=PagePatience(steps=3, passing_ratio=1.02, passing_steps=20, wall_steps=3, early_steps=0, seconds=0.0),
     warms_up=True,
     wall_time_tells=True,
     link_is_known=True,
