@@ -24,7 +24,7 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 def planned(first: int, seeds: int) -> Iterator[Case]:
     """For each seed another rank is broken. Each kind of fault comes in all layouts before the next kind does. More
-    than a fifth is clean."""
+    than a fifth is clean. Nobody dies: gloo ends all ranks over it, and files don't tell who was first."""
     for seed in range(first, first + seeds):
         of_layouts = [_of_layout(name, number, seed) for number, name in enumerate(ALL_LAYOUTS)]
         yield from (case for row in zip_longest(*of_layouts) for case in row if case)
@@ -86,7 +86,6 @@ def _of_layout(layout: str, number: int, seed: int) -> list[Case]:
         stalled(FaultKind.DATA_STALL, loads, 0.15),
         stands(FaultKind.WRONG_ORDER),
         of("clean 3"),
-        stands(FaultKind.KILL),
         slowed(2.0),
         stands(FaultKind.HANG, HangSide.HOST),
         of("clean 4"),
