@@ -3,7 +3,8 @@
 `--only cpu`: forward and backward ranks run real schedules, the real engine between the worlds and the host's real part
 of a step; what a device would compute is slept. F, dgrad and wgrad take the same. *Input* is compared with full
 recompute, *linears* with none, on 3 backward devices with 1 forward device added and on 4 with 2. A row whose hosts
-take more than a tenth of the passes' time says 'not measured'.
+take more than a tenth of the passes' time says 'not measured': with *linears* R is a tenth of F, so that operations
+have to be several times as long as the host's part of R, some 4 ms on two cores.
 
 `--only delays`: steps in which passes and messages are late at random, with the fewest slots and more: none hangs or
 differs from megatron-core's gradients.
@@ -52,9 +53,9 @@ PREDICTION_ERROR_LIMIT = 0.05
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fbd", description=__doc__)
     parser.add_argument("--only", choices=("cpu", "delays", "gpu"), help="default: the first two")
-    parser.add_argument("--operation-ms", type=float, default=20.0, help="F of one stage (default %(default)s)")
+    parser.add_argument("--operation-ms", type=float, default=60.0, help="F of one stage (default %(default)s)")
     parser.add_argument("--microbatches", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=5, help="measured ones (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=3, help="measured ones (default %(default)s)")
     parser.add_argument("--delayed-steps", type=int, default=250, help="of each of the cases (default %(default)s)")
     parser.add_argument(
         "--rows", nargs="+", choices=COMPARISONS, default=["linears"], help="on GPUs (default: linears)", metavar="ROW"
