@@ -143,3 +143,23 @@ def test_a_place_that_lacks_an_attribute_is_refused(attribute: str, folder: Path
 
     with pytest.raises(DataError, match="does not say where each tensor lies"):
         read_metadata(folder)
+
+
+@pytest.mark.parametrize("attribute", ["size", "chunks", "properties"])
+def test_a_tensor_that_lacks_an_attribute_is_refused(attribute: str, folder: Path) -> None:
+    metadata = read_metadata(folder)
+    for stored in metadata.state_dict_metadata.values():
+        stored.__dict__.pop(attribute, None)
+    (folder / METADATA).write_bytes(pickle.dumps(metadata))
+
+    with pytest.raises(DataError, match="does not say what each tensor is"):
+        read_metadata(folder)
+
+
+def test_metadata_without_tensors_of_its_own_is_refused(folder: Path) -> None:
+    metadata = read_metadata(folder)
+    del metadata.__dict__["state_dict_metadata"]
+    (folder / METADATA).write_bytes(pickle.dumps(metadata))
+
+    with pytest.raises(DataError, match="does not say what each tensor is"):
+        read_metadata(folder)

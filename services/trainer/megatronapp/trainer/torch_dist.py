@@ -314,13 +314,35 @@ def read_metadata(folder: Path) -> Metadata:
         raise DataError(f"{file} can't be read: {error!r:.200}") from error
     if not isinstance(found, Metadata):
         raise DataError(f"{file} holds no metadata of a checkpoint")
+    if not _describes_all(found):
+        raise DataError(f"{file} does not say what each tensor is")
     if not _places_all(found):
         raise DataError(f"{file} does not say where each tensor lies")
     return found
 
 
-def _places_all(metadata: Metadata) -> bool:
+def _describes_all(metadata: Metadata) -> bool:
     """A damaged pickle may have left out any attribute."""
+    try:
+        return all(
+            isinstance(key, str) and (isinstance(stored, BytesStorageMetadata) or _describes(stored))
+            for key, stored in metadata.state_dict_metadata.items()
+        )
+    except (AttributeError, TypeError):
+        return False
+
+
+def _describes(stored: TensorStorageMetadata) -> bool:
+    sizes = (stored.size, *(size for chunk in stored.chunks for size in (chunk.offsets, chunk.sizes)))
+    return (
+        isinstance(stored, TensorStorageMetadata)
+        and isinstance(stored.properties.dtype, torch.dtype)
+        and all(isinstance(each, int) for size in sizes for each in size)
+    )
+
+
+def _places_all(metadata: Metadata) -> bool:
+    """As above."""
     try:
         return all(
             isinstance(place.relative_path, str) and isinstance(place.offset, int) and isinstance(place.length, int)
