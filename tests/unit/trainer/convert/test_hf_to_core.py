@@ -216,6 +216,10 @@ def break_layers(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**LLAMA, "num_hidden_layers": 2**31 - 1}))
 
 
+def break_number(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({**LLAMA, "rms_norm_eps": 10**400}))
+
+
 def break_no_config(folder: Path) -> None:
     (folder / "config.json").unlink()
 
@@ -246,6 +250,7 @@ def break_tokenizer(folder: Path) -> None:
         (break_pickled, NotFoundError, "save the model as safetensors"),
         (break_config, DataError, "config.json is not readable"),
         (break_layers, DataError, "no file holds model.layers.2."),
+        (break_number, DataError, "rms_norm_eps is 10+, not a number"),
         (break_no_config, NotFoundError, "holds no config.json"),
         (break_vocabulary, DataError, "40 tokens, but the model only 33 rows"),
         (break_no_tokenizer, UsageError, "--tokenizer-model"),
