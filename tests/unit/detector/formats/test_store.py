@@ -3,6 +3,8 @@ from __future__ import annotations
 from io import BytesIO
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from google.protobuf import proto
 
@@ -26,3 +28,14 @@ def test_a_note_with_a_part_larger_than_any_memory_is_one_line_that_names_it(tmp
 
     with pytest.raises(DataError, match=r"attempt\.pb can't be read: [^\n]+$"):
         store.find_attempts(tmp_path)
+
+
+def test_a_table_with_a_column_that_is_no_text_is_one_line_that_names_it(tmp_path: Path) -> None:
+    attempt = store.StoredAttempt("team/gpt", 1, tmp_path, {}, {}, last_write=1)
+    for name in ("steps", "summaries"):
+        pq.write_table(pa.table({"step": pa.array([1], pa.uint64())}), tmp_path / f"{name}-00000001-1-1.parquet")
+    table = tmp_path / "steps-00000001-1-1.parquet"
+    table.write_bytes(table.read_bytes().replace(b"step", b"\x80tep"))
+
+    with pytest.raises(DataError, match=r"steps-00000001-1-1\.parquet can't be read: [^\n]+$"):
+        list(attempt.messages())

@@ -163,7 +163,7 @@ def _read(path: Path) -> Any:
         if rows > MAX_ROWS:
             raise DataError(f"{path} has {rows} rows; {MAX_ROWS} are the most of a file")
         return pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} can't be read: {one_line(error)}") from error
 
 
