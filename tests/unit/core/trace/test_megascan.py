@@ -120,6 +120,25 @@ def test_what_is_none_of_megascans_is_an_error_that_names_the_file(tmp_path: Pat
         read_megascan(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("forward", "micro_batch_index", 2**31 - 1),
+        ("forward", "model_chunk", 2**20),
+        ("iteration", "pp_rk", 2**20),
+        ("iteration", "tp_rk", 2**30),
+    ],
+)
+def test_numbers_that_would_take_all_memory_are_refused_with_what_may_be(
+    tmp_path: Path, name: str, field: str, value: int
+) -> None:
+    rows = [each | ({field: value} if each["name"] == name else {}) for each in iteration(0, 0)]
+    write(tmp_path, 0, rows)
+
+    with pytest.raises(DataError, match=rf"^{tmp_path}: [^\n]*(at most|must be from 0 to)"):
+        read_megascan(tmp_path)
+
+
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no benchmark-data"):
         read_megascan(tmp_path)

@@ -21,7 +21,9 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.json_file import load_json_file
 from megatronapp.core.trace.columns import fill_spans
 from megatronapp.core.trace.limits import MAX_WORLD
+from megatronapp.core.trace.ranges import ImplausibleError
 from megatronapp.core.trace.span_names import SpanName, kind_of
+from megatronapp.core.trace.validate import check_layout
 from megatronapp.core.trace.values import SpanKind
 from megatronapp.v1 import trace_pb2
 
@@ -118,8 +120,9 @@ def read_megascan(path: Path) -> list[RankTrace]:
         if not merged:
             _lay_end_to_end(ranks)
         sizes = _sizes(ranks)
+        _check(path, ranks, sizes)
         sequences = _Sequences(ranks)
-        return [_rank_trace(number, ranks[number], sizes, sequences) for number in sorted(ranks)]
+        return [_rank_trace(number, ranks[number], sequences) for number in sorted(ranks)]
 
 
 @contextmanager
@@ -255,6 +258,18 @@ def _sizes(ranks: dict[int, _Rank]) -> trace_pb2.ParallelSizes:
     )
 
 
+def _check(path: Path, ranks: dict[int, _Rank], sizes: trace_pb2.ParallelSizes) -> None:
+    """What a step is made of by these numbers must fit into memory. Raises DataError."""
+    spans = (span for rank in ranks.values() for content in rank.iterations.values() for span in content.spans)
+    microbatches = max((_microbatch(span) for span in spans), default=0) + 1
+    for rank in ranks.values():
+        rank.placement.sizes.CopyFrom(sizes)
+        try:
+            check_layout(rank.placement, microbatches)
+        except ImplausibleError as error:
+            raise DataError(f"{path}: {error}") from error
+
+
 class _Sequences:
     """Sequence numbers of collectives, which MegaScan does not record: the n-th operation of a group in an iteration is
     the same on all members only if all recorded the same operations in it; otherwise none is numbered."""
@@ -298,8 +313,7 @@ def _kind(name: str) -> int:
     return _KINDS.get(NAMES.get(name, name), trace_pb2.SPAN_KIND_COMPUTE)
 
 
-def _rank_trace(number: int, rank: _Rank, sizes: trace_pb2.ParallelSizes, sequences: _Sequences) -> RankTrace:
-    rank.placement.sizes.CopyFrom(sizes)
+def _rank_trace(number: int, rank: _Rank, sequences: _Sequences) -> RankTrace:
     communicators: dict[tuple[int, ...], int] = {}
     steps = {}
     for iteration, content in sorted(rank.iterations.items()):
@@ -327,7 +341,7 @@ def _batch(
         "name": [names[NAMES.get(span.name, span.name)] for span in spans],
         "kind": [_kind(span.name) for span in spans],
         "stream": [span.stream + 1 for span in spans],
-        "microbatch": [_integer(span, ("microbatch", "micro_batch_index")) for span in spans],
+        "microbatch": [_microbatch(span) for span in spans],
         "chunk": [_integer(span, ("model_chunk",)) for span in spans],
         "peer": [_peer(span) for span in spans],
         "bytes": [max(0, _integer(span, ("data",))) for span in spans],
@@ -340,6 +354,10 @@ def _batch(
 
 def _integer(span: _Span, keys: tuple[str, ...]) -> int:
     return next((int(span.arguments[key]) for key in keys if key in span.arguments), -1)
+
+
+def _microbatch(span: _Span) -> int:
+    return _integer(span, ("microbatch", "micro_batch_index"))
 
 
 def _peer(span: _Span) -> int:

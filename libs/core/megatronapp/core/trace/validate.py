@@ -161,17 +161,24 @@ def check_control(control: trace_pb2.TraceControl) -> None:
     CONTROL.check(control)
 
 
-def _hello(hello: trace_pb2.Hello) -> None:
-    place, sizes, schedule = hello.placement, hello.placement.sizes, hello.schedule
-    for ranges, part in ((_HELLO, hello), (_PLACEMENT, place), (_SIZES, sizes), (_SCHEDULE, schedule)):
-        ranges.check(part)
-    if abs(place.host_unix_ns - place.host_clock_ns) > limits.MAX_TIME_NS:
-        raise ImplausibleError("number", "host_unix_ns and host_clock_ns are further apart than any clocks can be")
-    passes = math.prod(max(1, n) for n in (schedule.microbatches, sizes.virtual_pipeline, sizes.pipeline))
+def check_layout(place: trace_pb2.Placement, microbatches: int) -> None:
+    """Raises ImplausibleError."""
+    _PLACEMENT.check(place)
+    _SIZES.check(place.sizes)
+    passes = math.prod(max(1, n) for n in (microbatches, place.sizes.virtual_pipeline, place.sizes.pipeline))
     if passes > limits.MAX_STEP_PASSES:
         raise ImplausibleError(
             "number", f"microbatches x virtual_pipeline x pipeline is {passes}; at most {limits.MAX_STEP_PASSES}"
         )
+
+
+def _hello(hello: trace_pb2.Hello) -> None:
+    place, schedule = hello.placement, hello.schedule
+    _HELLO.check(hello)
+    _SCHEDULE.check(schedule)
+    check_layout(place, schedule.microbatches)
+    if abs(place.host_unix_ns - place.host_clock_ns) > limits.MAX_TIME_NS:
+        raise ImplausibleError("number", "host_unix_ns and host_clock_ns are further apart than any clocks can be")
     check_texts("node", [place.node])
     check_texts("gpu_uuid", [place.gpu_uuid])
     check_texts("device", [place.device_id, place.device_name])

@@ -68,7 +68,7 @@ def step_tables(traces: Sequence[RankTrace]) -> Iterator[StepTable]:
             start=np.full(len(order), np.nan),
             duration=np.array(seconds),
             cpu=np.zeros(len(order)),
-            microbatches=max((span.microbatch for span in computes), default=0) + 1,
+            microbatches=max(1, len({span.microbatch for span in computes})),
             virtual_stages=max((span.chunk for span in computes), default=0) + 1,
             phases=frozenset([int(trace_pb2.PHASE_FIRST_STEP)] if step == first else []),
             missing=tuple(rank for rank, own in zip(order, spans, strict=True) if not own),
