@@ -18,6 +18,7 @@ from megatronapp.cli.local import find
 from megatronapp.collector.journal import Journal
 from megatronapp.collector.settings import CollectorSettings
 from megatronapp.collector.store import Store
+from megatronapp.core.bounded_memory import bounded_memory
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.quarantine import entries
 from megatronapp.core.scenario import Scenario
@@ -35,6 +36,8 @@ from tests.attack.session import HANG_SECONDS, Harm
 ROOT = Path(__file__).parents[2]
 MAX_LINE = 20_000
 """Characters of an error: it may name a value, and no file of them."""
+MOST_BYTES = 4 << 30
+"""Of memory for some kilobytes of input: without a limit one of them would take the machine along."""
 
 
 class Reader:
@@ -76,7 +79,8 @@ def judge(reader: Reader, place: Path) -> None:
     """Raises Harm."""
     began = time.monotonic()
     try:
-        reader.read(place)
+        with bounded_memory(MOST_BYTES):
+            reader.read(place)
     except MegatronAppError as error:
         text = str(error)
         if "\n" in text.strip().split("\n  ")[0] or len(text) > MAX_LINE:

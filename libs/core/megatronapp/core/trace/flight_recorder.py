@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import pickle
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from megatronapp.core.bounded_memory import bounded_memory
 from megatronapp.core.errors import DataError
 
 MAX_DUMP_BYTES = 256 << 20
@@ -40,7 +38,8 @@ def load(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: larger than {MAX_DUMP_BYTES >> 20} MiB; not a flight-recorder dump")
     try:
         data = path.read_bytes()
-        with _bounded_memory(SPARE_BYTES + GROWTH * len(data)):
+        # Four bytes of a pickle make a table of as many entries as they say: gigabytes, which take a minute to clear.
+        with bounded_memory(SPARE_BYTES + GROWTH * len(data)):
             dump = _Refusing(io.BytesIO(data)).load()
     except Exception as error:  # a broken pickle may raise anything
         reason = " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
@@ -48,21 +47,3 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(dump, dict) or not dump.keys() >= _KEYS:
         raise DataError(f"{path}: not a flight-recorder dump")
     return dump
-
-
-@contextmanager
-def _bounded_memory(more_bytes: int) -> Iterator[None]:
-    """The process may grow by so much, where the kernel tells how large it is. Four bytes of a pickle make a table of
-    as many entries as they say: gigabytes, which would take a minute to clear."""
-    try:
-        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except OSError:
-        yield
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = size + more_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
