@@ -35,6 +35,13 @@ def huge() -> bytes:
     return file.getvalue()
 
 
+def encrypted() -> bytes:
+    """What says that it is: the flags of its first file, as the directory has them."""
+    content = bytearray(written())
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(content)
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -46,8 +53,9 @@ def huge() -> bytes:
         zipped(tokens=b""),
         zipped(tokens=huge()),
         zipped(values=b"\x93NUMPY"),
+        encrypted(),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_what_is_no_cache_is_one_error_that_names_it(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "c.npz").write_bytes(content)

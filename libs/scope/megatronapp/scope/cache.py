@@ -12,7 +12,7 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.scope.captures import Floats
 
 TOKENS = "tokens"
-_BROKEN = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+_BROKEN = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, RuntimeError)
 _TOO_LARGE = (MemoryError, OverflowError)
 
 
