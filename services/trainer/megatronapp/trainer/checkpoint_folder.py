@@ -71,11 +71,11 @@ def _steps_in(folder: Path) -> list[int]:
 def why_torn(checkpoint: Path) -> str | None:
     """Why this checkpoint can't be used, or None."""
     try:
-        sizes: dict[str, int] = dict(load_json_file(checkpoint / COMPLETE)["files"])
-    except (MegatronAppError, LookupError, TypeError, ValueError):
+        sizes = load_json_file(checkpoint / COMPLETE)["files"].items()
+    except (MegatronAppError, LookupError, TypeError, AttributeError):
         return f"{COMPLETE} is missing or unreadable"
     try:
-        for name, size in sizes.items():
+        for name, size in sizes:
             file = checkpoint / name
             if not file.exists():
                 return f"{name} is missing"
