@@ -4,7 +4,7 @@
 of a step; what a device would compute is slept. F, dgrad and wgrad take the same. *Input* is compared with full
 recompute, *linears* with none, on 3 backward devices with 1 forward device added and on 4 with 2. A row whose hosts
 take more than a tenth of the passes' time says 'not measured': with *linears* R is a tenth of F, so that operations
-have to be several times as long as the host's part of R, some 4 ms on two cores.
+have to be many times as long as the host's part of R.
 
 `--only delays`: steps in which passes and messages are late at random, with the fewest slots and more: none hangs or
 differs from megatron-core's gradients.

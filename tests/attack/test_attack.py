@@ -239,3 +239,10 @@ def test_the_long_form_waits_for_each_input_and_for_start_and_end_alone_however_
     asyncio.run(attack_bench.Run("endless", range(3), tmp_path / "failures.jsonl").attack())
 
     assert armed == [attack_bench.WATCHDOG_SECONDS] * (1 + 3 + 1)
+
+
+def test_a_reader_that_takes_all_memory_is_a_harm(tmp_path: Path) -> None:
+    greedy = files.Reader("greedy", lambda _, __: None, lambda _: bytearray(8 << 30))
+
+    with pytest.raises(Harm, match="greedy: MemoryError"):
+        files.judge(greedy, tmp_path)

@@ -120,7 +120,9 @@ def read_megascan(path: Path) -> list[RankTrace]:
         if not merged:
             _lay_end_to_end(ranks)
         sizes = _sizes(ranks)
-        _check(path, ranks, sizes)
+        for rank in ranks.values():
+            rank.placement.sizes.CopyFrom(sizes)
+        _check(path, ranks)
         sequences = _Sequences(ranks)
         return [_rank_trace(number, ranks[number], sequences) for number in sorted(ranks)]
 
@@ -258,12 +260,11 @@ def _sizes(ranks: dict[int, _Rank]) -> trace_pb2.ParallelSizes:
     )
 
 
-def _check(path: Path, ranks: dict[int, _Rank], sizes: trace_pb2.ParallelSizes) -> None:
+def _check(path: Path, ranks: dict[int, _Rank]) -> None:
     """What a step is made of by these numbers must fit into memory. Raises DataError."""
     spans = (span for rank in ranks.values() for content in rank.iterations.values() for span in content.spans)
     microbatches = max((_microbatch(span) for span in spans), default=0) + 1
     for rank in ranks.values():
-        rank.placement.sizes.CopyFrom(sizes)
         try:
             check_layout(rank.placement, microbatches)
         except ImplausibleError as error:

@@ -49,6 +49,7 @@ class Fields:
 
     def number(self, name: str, default: float | None = None) -> float:
         value = self._get(name, default)
+        # Neither nan nor a whole number that no float holds is within the bound.
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
             raise DataError(f"{self.source}: {name} is {value!r:.80}, not a number")
         return float(value)
