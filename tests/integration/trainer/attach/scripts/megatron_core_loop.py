@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,6 +22,7 @@ from megatronapp.trainer import cpu
 
 SEQUENCE, VOCABULARY, MICROBATCHES = 16, 128, 4
 KEPT = [argument.removeprefix("kept=") for argument in sys.argv if argument.startswith("kept=")]
+UNTIL = [argument.removeprefix("until=") for argument in sys.argv if argument.startswith("until=")]
 
 
 def loss_of(labels, output):
@@ -47,8 +50,24 @@ def own_communicator(config):
     return {"p2p_communicator": communicator, "pg_collection": groups, "decoder_seq_length": SEQUENCE}
 
 
-def main(steps: int, stages: int, *, bridge: bool = False, overlap: bool = False, kept: str = "") -> None:
-    """`kept`: a folder for what each rank's first layer computes, in the order of its calls."""
+def all_see(path: Path) -> bool:
+    seen = torch.tensor(path.exists(), dtype=torch.int32)
+    dist.all_reduce(seen, dist.ReduceOp.MIN)
+    return bool(seen)
+
+
+def as_many_as(steps: int, until: str) -> Iterator[int]:
+    """And further ones until all ranks see the file."""
+    yield from range(steps)
+    while until and not all_see(Path(until)):
+        yield steps
+        steps += 1
+
+
+def main(
+    steps: int, stages: int, *, bridge: bool = False, overlap: bool = False, kept: str = "", until: str = ""
+) -> None:
+    """`kept`: a folder for what each rank's first layer computes, in the order of its calls. `until`: of as_many_as."""
     dist.init_process_group("gloo")
     parallel_state.initialize_model_parallel(pipeline_model_parallel_size=stages)
     cpu.install()
@@ -70,7 +89,7 @@ def main(steps: int, stages: int, *, bridge: bool = False, overlap: bool = False
         module.decoder.layers[0].register_forward_hook(
             lambda _, __, output: computed.append(output[0].detach().clone())
         )
-    for _ in range(steps):
+    for _ in as_many_as(steps, until):
         model.zero_grad_buffer()
         optimizer.zero_grad()
         losses = schedule(
@@ -92,4 +111,4 @@ def main(steps: int, stages: int, *, bridge: bool = False, overlap: bool = False
 
 if __name__ == "__main__":
     options = {name: name in sys.argv for name in ("bridge", "overlap")}
-    main(int(sys.argv[1]), int(sys.argv[2]), **options, kept=next(iter(KEPT), ""))
+    main(int(sys.argv[1]), int(sys.argv[2]), **options, kept=next(iter(KEPT), ""), until=next(iter(UNTIL), ""))
