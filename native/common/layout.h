@@ -32,6 +32,7 @@ struct alignas(64) State {
     Field<std::uint64_t> allocated_bytes, reserved_bytes, peak_bytes, total_bytes;
     // Outside of the lock.
     Field<std::uint64_t> activity, marks, step_marks;
+    Field<std::int64_t> unpassed_mark_ns;
 };
 
 struct alignas(64) Control {
@@ -103,6 +104,7 @@ static_assert(sizeof(Header) == 128 && offsetof(Header, ring) == 56 && offsetof(
 static_assert(offsetof(Header, table) == 88 && offsetof(Header, table_bytes) == 96);
 static_assert(sizeof(State) == 128 && offsetof(State, lost) == 24 && offsetof(State, activity) == 64);
 static_assert(offsetof(State, marks) == 72 && offsetof(State, step_marks) == 80);
+static_assert(offsetof(State, unpassed_mark_ns) == 88);
 static_assert(sizeof(Control) == 64 && offsetof(Control, serial) == 24);
 static_assert(sizeof(FrontiersHeader) == 64);
 static_assert(sizeof(FrontierEntry) == 512 && offsetof(FrontierEntry, open) == 64);

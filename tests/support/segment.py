@@ -140,6 +140,9 @@ class SegmentReader:
         """(since the process began, of the newest step)."""
         return self.u64(self.header.state + 72), self.u64(self.header.state + 80)
 
+    def unpassed_mark_ns(self) -> int:
+        return self.u64(self.header.state + 88)
+
     def frontiers(self) -> list[Frontier]:
         used = struct.unpack_from("<I", self._memory, self.header.frontiers)[0]
         return [self._frontier(self.header.frontiers + 64 + i * self.header.entry_bytes) for i in range(used)]

@@ -60,7 +60,8 @@ Recorder::Recorder(
           [this](std::uint64_t spans) {
               const Lock lock(mutex_);
               lose(spans);
-          }) {
+          },
+          [this] { look_where_the_device_stands(); }) {
     if (bulk_bytes != 0) {
         bulk_.emplace(segment_.bulk(), segment_.bulk_data(), bulk_bytes);
     }

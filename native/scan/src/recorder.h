@@ -129,6 +129,8 @@ private:
     void forget(const Chunk& chunk);
     void reuse(std::unique_ptr<Chunk> chunk);
     void lose(std::uint64_t spans);
+    void look_where_the_device_stands();
+    std::int64_t oldest_unpassed_mark_ns();
     template <typename Write>
     void write_state(Write write);
 
@@ -138,6 +140,10 @@ private:
     Frontiers frontiers_;
     std::unique_ptr<Cuda> cuda_;
     CurrentStream current_stream_;
+
+    // The resolver's thread's own.
+    std::uint64_t seen_marks_ = 0;
+    int looks_ = 0;  // since it has seen them first
 
     std::mutex bulk_mutex_;  // guards the following
     std::optional<common::RingWriter> bulk_;

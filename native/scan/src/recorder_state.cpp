@@ -1,6 +1,9 @@
 // What a recorder tells beside spans: the rank's state, and the agent's word.
 #include "recorder.h"
 
+#include <algorithm>
+#include <map>
+
 namespace megatronapp::scan {
 
 namespace {
@@ -8,6 +11,9 @@ namespace {
 using Lock = std::lock_guard<std::mutex>;
 
 constexpr int kControlTries = 100;
+// Looks without a new mark before the device is asked, and from then to the next time: a second. While the training thread
+// records nobody asks.
+constexpr int kLooks = 10;
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
 }  // namespace
@@ -41,6 +47,45 @@ void Recorder::set_memory(std::uint64_t allocated, std::uint64_t reserved, std::
 
 void Recorder::lose(std::uint64_t spans) {
     common::write_locked(state_.sequence, [&] { state_.lost.store(state_.lost.load(kRelaxed) + spans, kRelaxed); });
+}
+
+// ---- where the device stands
+
+void Recorder::look_where_the_device_stands() {
+    const std::uint64_t marks = state_.marks.load(kRelaxed);
+    if (marks != seen_marks_) {
+        seen_marks_ = marks;
+        looks_ = 0;
+        state_.unpassed_mark_ns.store(0, kRelaxed);
+    } else if (++looks_ % kLooks == 0) {
+        state_.unpassed_mark_ns.store(oldest_unpassed_mark_ns(), kRelaxed);
+    }
+}
+
+// 0: the device has passed all marks. Chunks are given back on this thread, so that their events stay what they are.
+std::int64_t Recorder::oldest_unpassed_mark_ns() {
+    std::map<Stream, std::vector<Mark>> recorded;
+    {
+        const Lock lock(mutex_);
+        std::vector<const Chunk*> chunks = sealed_;
+        chunks.push_back(chunk_now_.get());
+        for (const Chunk* chunk : chunks) {
+            for (const Mark& mark : chunk->marks) {
+                if (mark.event != nullptr) {
+                    recorded[mark.stream].push_back(mark);
+                }
+            }
+        }
+    }
+    std::int64_t oldest_ns = 0;
+    for (const auto& [stream, marks] : recorded) {
+        const auto unpassed = std::partition_point(
+            marks.begin(), marks.end(), [this](const Mark& mark) { return cuda_->done(mark.event); });
+        if (unpassed != marks.end() && (oldest_ns == 0 || unpassed->host_ns < oldest_ns)) {
+            oldest_ns = unpassed->host_ns;
+        }
+    }
+    return oldest_ns;
 }
 
 ControlWord Recorder::control() {

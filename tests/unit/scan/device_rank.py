@@ -133,6 +133,26 @@ def nobody_else_in_the_interpreter(entrances: Entrances, recorder: Recorder, rea
     print("the resolver never enters the interpreter")
 
 
+def stands(device: Device, recorder: Recorder, reader: SegmentReader) -> None:
+    device.current = 0
+    work(recorder)
+    gate = device.hold(0)
+    before = time.monotonic_ns()
+    recorder.begin(WORK)
+    between = time.monotonic_ns()
+    recorder.end_step((61,))
+    device.current = 1
+    work(recorder)
+    assert reader.unpassed_mark_ns() == 0
+    until(lambda: before <= reader.unpassed_mark_ns() <= between)
+    work(recorder)
+    until(lambda: reader.unpassed_mark_ns() == 0)
+    until(lambda: before <= reader.unpassed_mark_ns() <= between)
+    gate.value = 1
+    until(lambda: reader.unpassed_mark_ns() == 0)
+    print("the oldest mark is told that a device does not pass, while nothing is recorded")
+
+
 def closed_while_held(device: Device) -> None:
     recorder = Recorder(bytes([1, 0]), bytes(2), device.stream, 0)
     gate = device.hold(device.current)
@@ -163,6 +183,7 @@ def main() -> None:
     two_streams(device, recorder, reader)
     many_steps(device, recorder, reader)
     nobody_else_in_the_interpreter(entrances, recorder, reader)
+    stands(device, recorder, reader)
     assert recorder.close(5.0)
     closed_while_held(device)
     failed(device)

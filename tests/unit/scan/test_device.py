@@ -29,6 +29,7 @@ def test_device_spans_and_completions_are_told_when_the_device_has_passed_them(t
         "each stream at its own pace",
         "events are used again, and read back cheaply",
         "the resolver never enters the interpreter",
+        "the oldest mark is told that a device does not pass, while nothing is recorded",
         "a close waits for no device",
         "a device that fails costs its rows",
     ]

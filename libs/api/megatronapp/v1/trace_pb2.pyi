@@ -494,7 +494,7 @@ class Progress(_message.Message):
     def __init__(self, loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_second: _Optional[float] = ..., tflops_per_gpu: _Optional[float] = ..., total_steps: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("clock_ns", "unix_ns", "step", "frontiers", "dropped", "control", "gpu", "activity", "activity_since_ns", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase", "memory", "evaluations", "operations_lost", "stack")
+    __slots__ = ("clock_ns", "unix_ns", "step", "frontiers", "dropped", "control", "gpu", "activity", "activity_since_ns", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase", "memory", "evaluations", "operations_lost", "stack", "unpassed_mark_ns")
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -513,6 +513,7 @@ class Heartbeat(_message.Message):
     EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_LOST_FIELD_NUMBER: _ClassVar[int]
     STACK_FIELD_NUMBER: _ClassVar[int]
+    UNPASSED_MARK_NS_FIELD_NUMBER: _ClassVar[int]
     clock_ns: int
     unix_ns: int
     step: int
@@ -531,7 +532,8 @@ class Heartbeat(_message.Message):
     evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
     operations_lost: int
     stack: Stack
-    def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[_Union[Frontier, _Mapping]]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., operations_lost: _Optional[int] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ...) -> None: ...
+    unpassed_mark_ns: int
+    def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[_Union[Frontier, _Mapping]]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., operations_lost: _Optional[int] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ..., unpassed_mark_ns: _Optional[int] = ...) -> None: ...
 
 class Stack(_message.Message):
     __slots__ = ("clock_ns", "state", "text", "source", "recorder", "ras", "ports")
@@ -682,7 +684,7 @@ class SentTraceMessage(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., batch: _Optional[_Union[TraceBatch, _Mapping]] = ..., summary: _Optional[_Union[StepSummary, _Mapping]] = ..., heartbeat: _Optional[_Union[SentHeartbeat, _Mapping]] = ..., bundle: _Optional[_Union[Bundle, _Mapping]] = ...) -> None: ...
 
 class SentHeartbeat(_message.Message):
-    __slots__ = ("clock_ns", "step", "frontiers", "gpu", "activity", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase", "stack")
+    __slots__ = ("clock_ns", "step", "frontiers", "gpu", "activity", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase", "stack", "unpassed_mark_ns")
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     FRONTIERS_FIELD_NUMBER: _ClassVar[int]
@@ -694,6 +696,7 @@ class SentHeartbeat(_message.Message):
     CLOSING_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     STACK_FIELD_NUMBER: _ClassVar[int]
+    UNPASSED_MARK_NS_FIELD_NUMBER: _ClassVar[int]
     clock_ns: int
     step: int
     frontiers: _containers.RepeatedScalarFieldContainer[bytes]
@@ -705,7 +708,8 @@ class SentHeartbeat(_message.Message):
     closing: bool
     phase: Phase
     stack: Stack
-    def __init__(self, clock_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[bytes]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ...) -> None: ...
+    unpassed_mark_ns: int
+    def __init__(self, clock_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[bytes]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ..., unpassed_mark_ns: _Optional[int] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
     __slots__ = ("run",)

@@ -59,6 +59,14 @@ class Positions:
         """What NCCL tells of communicators whose members no rank knows by itself."""
         return self._worked_out()[2]
 
+    def opened_ns(self) -> Iterator[int]:
+        """When each operation was handed over that is not through, by the rank's clock; 0: not known."""
+        for f in self._read():
+            if f.open:
+                yield from (message.posted_at_ns for message in f.open)
+            elif f.enqueued > f.completed:
+                yield f.enqueued_at_ns if f.enqueued == f.completed + 1 else 0
+
     def completed(self) -> dict[str, int]:
         """By the communicator's id: operations that are complete."""
         if self._known is not None:

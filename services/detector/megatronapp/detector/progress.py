@@ -17,6 +17,7 @@ from megatronapp.detector.operation_times import OperationTimes
 from megatronapp.detector.patience import Patience
 from megatronapp.detector.positions import Positions
 from megatronapp.detector.rank_state import RankState
+from megatronapp.detector.signals.devices import of_devices
 from megatronapp.detector.signals.frontier import Blame, Side, blame
 from megatronapp.detector.signals.halted import of_stopped
 from megatronapp.detector.signals.program import calls_of, disagreements
@@ -133,6 +134,7 @@ class Progress:
             self._see(process.rank, state, None)
         if state.phase != phase or state.closing != process.closed or state.lost != lost:
             self._stands(state, phase, closing=process.closed, lost=lost)
+        state.unpassed_mark_ns = heartbeat.unpassed_mark_ns
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
         if member.profile.thread_computes:
             state.watch_thread(heartbeat)
@@ -290,6 +292,7 @@ class Progress:
         silent = frozenset(r for r, s in living.items() if s.lost or self._silent(s))
         computing = frozenset(r for r, s in living.items() if s.computing)
         passing = frozenset(r for r, s in living.items() if s.passing)
+        standing = frozenset(r for r, s in living.items() if s.device_stands)
         known = self._everyone()
         self._compare(known)
         frontiers = {rank: known.frontiers[rank] for rank in living}
@@ -301,7 +304,7 @@ class Progress:
             blamed = blame(frontiers, members, silent | by_itself, activities)
         unheard = tuple(sorted({b.rank for b in blamed} - self._ranks.keys()))
         if Side.PROGRAM not in {b.side for b in blamed}:
-            blamed = with_sides(blamed, computing, passing)
+            blamed = of_devices(with_sides(blamed, computing, passing), standing)
         blamed = of_stopped(
             [b for b in blamed if b.rank in living or b.side is Side.PROGRAM], self._stopped & living.keys()
         )

@@ -8,6 +8,7 @@ from megatronapp.core.trace.membership import Process
 from megatronapp.core.trace.span_names import IN_PASSES
 from megatronapp.detector import patience
 from megatronapp.detector.positions import Positions
+from megatronapp.detector.signals.devices import stands
 from megatronapp.detector.signals.threads import computes
 from megatronapp.v1 import trace_pb2
 
@@ -34,6 +35,8 @@ class RankState:
     """CPU ranks: its thread is in a pass, and in no operation that is told of."""
     computing: bool = False
     """And uses the processor."""
+    unpassed_mark_ns: int = 0
+    """When it recorded the oldest mark that its device has not passed; 0: none, or not known."""
 
     @property
     def node(self) -> str:
@@ -47,6 +50,11 @@ class RankState:
             clock_ns - self.clock_ns, cpu_ns - self.cpu_ns, queued_ns - self.queued_ns
         )
         self.clock_ns, self.cpu_ns, self.queued_ns = clock_ns, cpu_ns, queued_ns
+
+    @property
+    def device_stands(self) -> bool:
+        """In work of its own: it waits for nobody."""
+        return stands(self.unpassed_mark_ns, self.positions.opened_ns())
 
     @property
     def said_of_job(self) -> str:

@@ -60,6 +60,13 @@ def test_a_transfer_is_as_fast_as_for_the_member_that_waits_least() -> None:
     assert speed == pytest.approx((1 << 20) * 4 / 3 / 1e-6)
 
 
+def test_a_sum_of_a_few_numbers_says_nothing_of_a_link() -> None:
+    small = {"size_log2": 4, "protocol": "LL", "fastest_bytes": 16}
+    sent = [(rank, [tally(rank, 20_000, **small), tally(rank)]) for rank in range(3)]
+
+    assert [key.size_log2 for key in transfers(sent, known(sent)).bandwidth] == [20]
+
+
 def test_both_ends_of_a_message_tell_of_one_transfer() -> None:
     send, receive = tally(0, 3000, peer=2, sending=True, operation="send"), tally(2, peer=0, operation="recv")
     sent = [(0, [send]), (1, [tally(1)]), (2, [receive])]

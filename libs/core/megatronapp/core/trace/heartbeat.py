@@ -128,6 +128,7 @@ def _heartbeat_holds(beat: AnyHeartbeat) -> bool:
         beat.step <= _STEP
         and 0 <= beat.thread_cpu_ns <= _TIME_NS
         and 0 <= beat.thread_wait_ns <= _TIME_NS
+        and 0 <= beat.unpassed_mark_ns <= _TIME_NS
         and -_TIME_NS <= beat.clock_ns <= _TIME_NS
     )  # fmt: skip
 
@@ -171,7 +172,7 @@ def _open_message_holds(message: trace_pb2.OpenMessage) -> bool:
 _HEARTBEAT = Ranges(
     "heartbeat",
     *up_to(limits.MAX_STEP, "step"),
-    *up_to(limits.MAX_TIME_NS, "thread_cpu_ns", "thread_wait_ns"),
+    *up_to(limits.MAX_TIME_NS, "thread_cpu_ns", "thread_wait_ns", "unpassed_mark_ns"),
     *times("clock_ns"),
     hold=_heartbeat_holds,
 )

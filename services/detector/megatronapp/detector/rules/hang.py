@@ -48,6 +48,7 @@ _ADVICE_DEAD = (
     "Look for why the process ended: the kernel's log (out of memory), its container's and launcher's, its own log. "
     "The errors of the other ranks only follow from it."
 )
+_STANDS = "does not come to {operation} of {communicator}: its device stands in work that was launched before"
 _LEFT = {
     Side.HOST: "has not entered {operation} of {communicator}",
     Side.DEVICE: "had {operation} of {communicator} enqueued",
@@ -168,7 +169,7 @@ def _of_nobody(stall: Stalled) -> Suspicion:
 
 
 def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame, cause: Cause) -> Suspicion:
-    does = _LEFT[b.side] if _has_ended(stall, b) else _DOES[b.side]
+    does = _LEFT[b.side] if _has_ended(stall, b) else _STANDS if b.stands else _DOES[b.side]
     does = does.format(operation=_operation(b), communicator=_where(b.communicator), instead=b.instead)
     waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:TOLD_RANKS]))}" if b.waiting else ""
     witnesses = _stopped(stall, ranks) + _silent(stall, ranks)

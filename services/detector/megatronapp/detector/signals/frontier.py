@@ -118,6 +118,8 @@ class Blame:
     """All who wait for one another, where the edges run in a circle; `waiting` is the one whose edge this is."""
     instead: str = ""
     """What the others call, of a program that differs."""
+    stands: bool = False
+    """Its device stands in work that was launched before any operation that it is in (signals/devices.py)."""
 
 
 Frontier = Mapping[str, Position]

@@ -26,7 +26,8 @@ MOST_COMMUNICATORS = 4096
 OF_PAIRS = frozenset({SpanName.ALL_TO_ALL, SpanName.GATHER, SpanName.SCATTER})
 """Of which NCCL counts what goes to one member."""
 LEAST_SENT_BYTES = 1 << 16
-"""Of a rank in a step: what sends fewer says nothing of speed."""
+"""Of a rank in a step, and of a transfer: what sends fewer says nothing of speed. A sum of two numbers takes as long as
+its members take to begin."""
 
 
 class Transfer(NamedTuple):
@@ -103,7 +104,7 @@ def transfers(sent: Sent, known: Mapping[int, Joined]) -> Transfers:
     for rank, tallies in sent:
         for tally in tallies:
             communicator = known.get(tally.seat.hash)
-            if communicator is None or not tally.fastest_ns:
+            if communicator is None or not tally.fastest_ns or tally.fastest_bytes < LEAST_SENT_BYTES:
                 continue
             name, senders, receivers = _ends(rank, tally, communicator)
             key = Transfer(name, _operation(tally), tally.algorithm, tally.protocol, tally.size_log2)

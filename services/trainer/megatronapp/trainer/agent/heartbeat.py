@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from megatronapp.core.trace.limits import MAX_TIME_NS
 from megatronapp.core.trace.values import Communicator, Evaluation, TraceControl
 from megatronapp.core.trace.wire import to_proto
 from megatronapp.trainer.agent import layout
@@ -77,6 +78,7 @@ def heartbeat_of(
         phase=state.phase,  # type: ignore[arg-type]  # a number will do
         memory=memory_of(state, resident_bytes),
         evaluations=map(to_proto, evaluations),
+        unpassed_mark_ns=min(segment.unpassed_mark_ns, MAX_TIME_NS),
     )
 
 

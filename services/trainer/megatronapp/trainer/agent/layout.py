@@ -26,7 +26,7 @@ HEADER_BYTES = 128
 STATE_BYTES = 128
 STATE = struct.Struct("<q2I5Q")
 """From byte 8, under the lock: step, phase, closing, lost spans, bytes allocated, reserved, at most, of the device."""
-ACTIVITY_WORD, MARKS_WORD, STEP_MARKS_WORD = 8, 9, 10
+ACTIVITY_WORD, MARKS_WORD, STEP_MARKS_WORD, UNPASSED_MARK_WORD = 8, 9, 10, 11
 """Words of 8 bytes from the state's begin."""
 ACTIVITY_SHIFT = 48
 

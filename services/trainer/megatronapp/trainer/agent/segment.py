@@ -86,6 +86,12 @@ class Segment:
     def marks(self) -> int:
         return self._words[(self.sections.state >> 3) + layout.MARKS_WORD]
 
+    @property
+    def unpassed_mark_ns(self) -> int:
+        """When the training thread recorded the oldest mark that its device has not passed, told while that thread
+        records no more; 0: none, or nothing is told."""
+        return self._words[(self.sections.state >> 3) + layout.UNPASSED_MARK_WORD]
+
     def frontiers(self) -> npt.NDArray[np.void]:
         """The entries in use, as layout.FRONTIER_DTYPE; one that could not be read whole is as it was."""
         used = min(self._words[self.sections.frontiers >> 3] & 0xFFFFFFFF, self.sections.entries)
