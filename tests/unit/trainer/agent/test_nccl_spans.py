@@ -32,6 +32,7 @@ LANES = {
     1: replace(LANE, communicator=78, ranks=3),
     2: replace(LANE, peer=0, direction=Direction.SENDS),
     3: replace(LANE, communicator=79, ranks=5),
+    4: replace(LANE, peer=0, direction=Direction.RECEIVES),
 }
 
 
@@ -117,6 +118,18 @@ def test_messages_posted_at_once_are_told_apart_by_their_order() -> None:
 
     assert first["message"] == 1
     assert first["end"] < second["issue"]
+
+
+def test_messages_of_one_group_keep_their_marks_as_they_run_in_one_kernel() -> None:
+    sent = {"name": Operation.FORWARD_SEND, "peer": 1, "issue": 1000, "end": 9000, "bytes": 32, "stream": 2}
+    received = {**sent, "name": Operation.BACKWARD_RECV, "stream": 3}
+    alone = {**received, "issue": 10_000, "end": 18_000}
+    group = operation("Send", 920, 1100, 1112, lane=2), operation("Recv", 921, 1100, 1112, lane=4)
+
+    spans = detail(rows(sent, received, alone), *group, operation("Recv", 9920, 10_100, 17_900, lane=4, number=2))
+
+    assert [(span["issue"], span["end"]) for span in spans[:2]] == [(1000, 9000), (1000, 9000)]
+    assert spans[2]["end"] - spans[2]["issue"] == 7800
 
 
 def test_a_barrier_and_an_exchange_among_all_take_what_torch_makes_of_them() -> None:

@@ -1,9 +1,13 @@
 """NCCL's own times in a step's spans: of what a hook has called they stand in place of its marks, and what no hook has
 seen becomes a span. Of each operation there is one.
+
+Messages that are called in a group, as a pipeline's stage sends and receives, run in one kernel, and NCCL tells for all
+of them the same end: when one of them is through. There the hooks' marks stand.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -50,6 +54,7 @@ class NcclSpans:
         if not operations or ((name < 0) | (name >= len(self._names.names))).any():
             return None
         calls = Calls(table, self._names, groups, self._rank)
+        in_groups = _in_groups(operations, lanes)
         made: dict[int, list[Recorded]] = {}
         unseen: list[tuple[Recorded, Lane]] = []
         for each in operations:
@@ -60,7 +65,7 @@ class NcclSpans:
             else:
                 made.setdefault(int(calls.rows[at]), []).append(each)
                 self._joined.setdefault(lane.communicator, calls.communicator(at))
-        placed = {row: span for row, each in made.items() if (span := _whole(each)) is not None}
+        placed = {row: span for row, each in made.items() if (span := _whole(each, in_groups)) is not None}
         self._tell_clock(operations, table, placed)
         if (offset := self._clock.offset_ns) is None:
             return None
@@ -110,12 +115,24 @@ class NcclSpans:
         return fitting[0] if len(fitting) == 1 else 0
 
 
-def _whole(made: Sequence[Recorded]) -> _Span | None:
+def _in_groups(operations: Sequence[Recorded], lanes: Mapping[int, Lane]) -> frozenset[_Span]:
+    """Times that several messages have in common."""
+    messages = (each for each in operations if (lane := lanes.get(each.called.lane)) and lane.direction)
+    times = Counter(span for each in messages if (span := _span(each)) is not None)
+    return frozenset(span for span, count in times.items() if count > 1)
+
+
+def _span(recorded: Recorded) -> _Span | None:
+    ended = recorded.ended
+    return None if ended is None or not recorded.placeable else _Span(ended.start_ns, ended.end_ns)
+
+
+def _whole(made: Sequence[Recorded], in_groups: frozenset[_Span]) -> _Span | None:
     """From the first begin to the last end of what one call has made; None where one of them is not known."""
-    ended = [each.ended for each in made if each.placeable and each.ended is not None]
-    if len(ended) < len(made):
+    spans = [span for each in made if (span := _span(each)) is not None and span not in in_groups]
+    if len(spans) < len(made):
         return None
-    return _Span(min(each.start_ns for each in ended), max(each.end_ns for each in ended))
+    return _Span(min(span.start_ns for span in spans), max(span.end_ns for span in spans))
 
 
 def _replaced(table: Ints, placed: Mapping[int, _Span], offset: int) -> Ints:
