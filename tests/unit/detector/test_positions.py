@@ -87,7 +87,9 @@ def expected(member: Member, heartbeat: trace_pb2.Heartbeat) -> dict[str, Positi
             continue
         named = all(m.message for m in f.open)
         opened = tuple((m.step, m.message) for m in f.open) if named else ()
-        positions[name] = Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, opened)
+        positions[name] = Position(
+            f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, opened, None, 0, f.enqueued_at_ns
+        )
     return positions
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from megatronapp.core.trace.membership import Process
+from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.detector.members import Member
 from megatronapp.detector.progress import Progress, Stall
 from megatronapp.detector.signals.frontier import Side
@@ -190,3 +191,46 @@ def test_nobody_is_named_of_a_job_that_was_about_to_end_or_has_gone_on_without_i
     assert ended_after(others | {0: waiting(trace_pb2.PHASE_PAUSE), CULPRIT: before()}, {CULPRIT}) is None
     assert ended_after(others | {CULPRIT: before(step=1)}, {CULPRIT}) is None
     assert ended_after(others | {CULPRIT: before()}, set()) is None
+
+
+def received(step: int) -> trace_pb2.Heartbeat:
+    """Of a rank that waits for a message of the rank before it, and has not come to the fifth collective."""
+    message = MessageId(Direction.FORWARD, 0).pack()
+    waits = trace_pb2.Frontier(
+        enqueued=3,
+        started=3,
+        completed=2,
+        operation="forward_recv",
+        peer=CULPRIT - 1,
+        open=[trace_pb2.OpenMessage(step=step, message=message)],
+    )
+    beat = before(step)
+    beat.frontiers.append(waits)
+    beat.activity = "forward_recv"
+    return beat
+
+
+@pytest.mark.parametrize(
+    ("step", "attached", "named"),
+    [
+        pytest.param(4, trace_pb2.ATTACHED_UNSPECIFIED, {CULPRIT}, id="a later step"),
+        pytest.param(3, trace_pb2.ATTACHED_UNSPECIFIED, {CULPRIT - 1, CULPRIT}, id="the same step"),
+        pytest.param(4, trace_pb2.ATTACHED_PROGRAM, {CULPRIT - 1, CULPRIT}, id="not known to count the same steps"),
+    ],
+)
+def test_who_is_in_a_later_step_than_those_who_wait_for_it_has_left_an_operation_out(
+    step: int, attached: trace_pb2.Attached, named: set[int]
+) -> None:
+    progress = Progress()
+    for rank in range(WORLD):
+        identity = trace_pb2.Identity(run="a", job="a/b", attempt=1, rank=rank, incarnation=1)
+        process = Process(identity, NS, trace_pb2.Placement(pipeline=rank), attached=attached)
+        member, beat = Member(process, {}), received(step) if rank == CULPRIT else waiting()
+        member.name([DP])
+        progress.beat(member, trace_pb2.SentHeartbeat.FromString(beat.SerializeToString()), NS)
+    progress.stood_still(3600.0, [0.1])
+
+    stall = progress.stall()
+
+    assert stall is not None
+    assert {b.rank for b in stall.blamed} == named

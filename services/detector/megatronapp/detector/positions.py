@@ -101,7 +101,8 @@ class Positions:
 
 def _position(f: trace_pb2.Frontier) -> Position:
     named, called = _open(f.open), _called(f)
-    return Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, named, called, f.open_count)
+    counts = f.enqueued, f.started, f.completed
+    return Position(*counts, f.operation, f.peer, f.sending, named, called, f.open_count, f.enqueued_at_ns)
 
 
 def _of_nccl(f: trace_pb2.Frontier) -> OfNccl:

@@ -299,9 +299,10 @@ class Progress:
         of_living = {name for frontier in frontiers.values() for name in frontier}
         members = {name: ranks for name, ranks in known.members.items() if name in of_living}
         activities = {rank: state.activity for rank, state in living.items()}
-        blamed = list(self._program) or blame(frontiers, members, silent, activities)
+        at = {rank: state.whereabouts for rank, state in living.items()}
+        blamed = list(self._program) or blame(frontiers, members, silent, activities, at)
         if by_itself := stopped_alone(blamed, computing, passing):
-            blamed = blame(frontiers, members, silent | by_itself, activities)
+            blamed = blame(frontiers, members, silent | by_itself, activities, at)
         unheard = tuple(sorted({b.rank for b in blamed} - self._ranks.keys()))
         if Side.PROGRAM not in {b.side for b in blamed}:
             blamed = of_devices(with_sides(blamed, computing, passing), standing)

@@ -9,6 +9,7 @@ from megatronapp.core.trace.span_names import IN_PASSES
 from megatronapp.detector import patience
 from megatronapp.detector.positions import Positions
 from megatronapp.detector.signals.devices import stands
+from megatronapp.detector.signals.order import Whereabouts
 from megatronapp.detector.signals.threads import computes
 from megatronapp.v1 import trace_pb2
 
@@ -41,6 +42,14 @@ class RankState:
     @property
     def node(self) -> str:
         return "" if self.process is None else self.process.placement.node
+
+    @property
+    def whereabouts(self) -> Whereabouts:
+        """Of a program that tells no stages each rank counts as a role of its own."""
+        process = self.process
+        if process is None or not process.hello_unix_ns or process.attached == trace_pb2.ATTACHED_PROGRAM:
+            return Whereabouts(self.step, f"rank {self.positions.rank}")
+        return Whereabouts(self.step, process.placement.role, process.placement.pipeline)
 
     def watch_thread(self, heartbeat: trace_pb2.SentHeartbeat) -> None:
         """Of a rank whose thread computes."""

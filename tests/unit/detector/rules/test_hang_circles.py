@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from megatronapp.core.findings import Cause, Finding, Kind
 from megatronapp.core.trace.message_id import Direction, MessageId
+from megatronapp.detector.rules.hang import detect
+from megatronapp.detector.signals.frontier import Blame, Side
+from megatronapp.detector.stall import Stall
 from megatronapp.v1 import trace_pb2
 from tests.support.beating import SECOND, Beating
 
@@ -77,3 +80,33 @@ def test_a_rank_in_a_circle_that_computes_without_end_is_blamed() -> None:
     (finding,) = deadlocked(Beating(), ("forward", "forward_recv"), thread_cpu_ns=True)
 
     assert (finding.cause, finding.ranks) == (Cause.COMPUTE, (0,))
+
+
+def test_members_of_whom_nobody_can_tell_who_is_right_are_told_as_one_event() -> None:
+    blamed = (
+        Blame(2, Side.PROGRAM, "tp:2-3", "all_gather of 8 float32", 7, (), None, (2, 3), "all_reduce of 8 float32"),
+        Blame(3, Side.PROGRAM, "tp:2-3", "all_reduce of 8 float32", 7, (), None, (2, 3), "all_gather of 8 float32"),
+    )
+
+    (told,) = detect(Stall(9.0, 6, blamed, {}), link_is_known=False)
+
+    assert (told.cause, told.ranks, told.pages) == (Cause.DEADLOCK, (2, 3), True)
+    assert (
+        "Ranks 2, 3 call different operations as operation 7 of tp:2-3: rank 2 all_gather of 8 float32, "
+        "rank 3 all_reduce of 8 float32; it can't be told which of them is right."
+    ) in told.summary
+
+
+def test_of_a_circle_only_those_are_named_of_whom_one_is_out_of_order() -> None:
+    blamed = tuple(
+        Blame((rank + 1) % 3, Side.DEADLOCK, "dp:0-1-2", "all_reduce", 7, (rank,), None, (0, 1, 2), suspects=(0, 2))
+        for rank in range(3)
+    )
+
+    (told,) = detect(Stall(9.0, 6, blamed, {}), link_is_known=False)
+
+    assert told.ranks == (0, 2)
+    assert told.summary.startswith(
+        "Nothing has moved in step 6. Ranks 0, 1, 2 wait for one another: rank 0 for rank 1 "
+    )
+    assert "; one of ranks 0, 2 runs these in another order than all others." in told.summary

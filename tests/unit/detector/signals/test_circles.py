@@ -24,16 +24,17 @@ def test_circles_are_the_ranks_that_reach_each_other(pairs: list[tuple[int, int]
 
 
 @pytest.mark.parametrize(
-    ("ahead", "rank"),
+    ("ahead", "ranks"),
     [
-        pytest.param({0: {2}, 1: {2}, 2: {0, 1}}, 2, id="all others wait for it"),
-        pytest.param({0: {1}, 1: {2}, 2: {0, 3}, 3: {2}}, 2, id="a long circle and a short one"),
-        pytest.param({0: {1}, 1: {0}}, None, id="either of two"),
-        pytest.param({0: {1}, 1: {2}, 2: {0}}, None, id="any of one circle"),
-        pytest.param({0: {1}, 1: {0}, 2: {3}, 3: {2}}, None, id="circles apart"),
-        pytest.param({0: {2, 3}, 1: {2, 3}, 2: {0, 1}, 3: {0, 1}}, None, id="two against two"),
-        pytest.param({0: {1}, 1: set()}, None, id="no circle"),
+        pytest.param({0: {2}, 1: {2}, 2: {0, 1}}, {2}, id="all others wait for it"),
+        pytest.param({0: {1}, 1: {2}, 2: {0, 3}, 3: {2}}, {2}, id="a long circle and a short one"),
+        pytest.param({0: {1}, 1: {2, 0}, 2: {0}}, {0, 1}, id="a short way and a long one"),
+        pytest.param({0: {1}, 1: {0}}, {0, 1}, id="either of two"),
+        pytest.param({0: {1}, 1: {2}, 2: {0}}, {0, 1, 2}, id="any of one circle"),
+        pytest.param({0: {1}, 1: {0}, 2: {3}, 3: {2}}, set(), id="circles apart"),
+        pytest.param({0: {2, 3}, 1: {2, 3}, 2: {0, 1}, 3: {0, 1}}, set(), id="two against two"),
+        pytest.param({0: {1}, 1: set()}, set(), id="no circle"),
     ],
 )
-def test_who_is_in_all_circles_is_told_where_it_is_one_alone(ahead: dict[int, set[int]], rank: int | None) -> None:
-    assert in_all_circles(ahead) == rank
+def test_who_is_in_all_circles_is_told(ahead: dict[int, set[int]], ranks: set[int]) -> None:
+    assert in_all_circles(ahead) == ranks

@@ -73,6 +73,22 @@ def test_of_two_neither_is_right_alone():
     assert named([REDUCE], [GATHER]) == {0: (1, "AllGather of 8 bf16"), 1: (1, "AllReduce of 8 bf16")}
 
 
+@pytest.mark.parametrize(
+    ("members", "circle"),
+    [
+        ([REDUCE, GATHER], (0, 1)),
+        ([REDUCE, REDUCE, GATHER, GATHER], (0, 1, 2, 3)),
+        ([REDUCE, REDUCE, GATHER], ()),
+    ],
+)
+def test_where_nobody_can_tell_who_is_right_all_are_in_one_event(
+    members: list[Called], circle: tuple[int, ...]
+) -> None:
+    blamed = disagreements({"tp": {rank: {1: called} for rank, called in enumerate(members)}})
+
+    assert {each.circle for each in blamed} == {circle}
+
+
 def test_of_members_who_may_still_tell_only_most_of_all_are_right():
     told = {"tp": {1: {5: GATHER}, 2: {5: REDUCE}, 3: {5: REDUCE}}}
 

@@ -103,7 +103,7 @@ class Stalled(Protocol):
 
 
 def detect(stall: Stalled | None, *, link_is_known: bool) -> Iterator[Suspicion]:
-    """One verdict for each blamed rank; one without ranks when nobody can be blamed."""
+    """One verdict for each blamed rank, one for all of a circle; one without ranks when nobody can be blamed."""
     if stall is None:
         return
     network = [b for b in stall.blamed if b.side is Side.NETWORK]
@@ -114,7 +114,9 @@ def detect(stall: Stalled | None, *, link_is_known: bool) -> Iterator[Suspicion]
         elif b.side is not Side.NETWORK:
             yield _suspicion(stall, (b.rank,), b, Cause.HOST_CPU if _has_ended(stall, b) else _CAUSE[b.side])
     for ranks, edges in circles.items():
-        yield _described(stall, ranks, edges[0], _CAUSE[edges[0].side], _of_circle(ranks, edges))
+        first = edges[0]
+        text = _of_differing(ranks, edges) if first.side is Side.PROGRAM else _of_circle(ranks, edges)
+        yield _described(stall, first.suspects or ranks, first, _CAUSE[first.side], text)
     if network:
         ranks = stuck_sends.senders(stall.stacks, [b.rank for b in network])
         yield _suspicion(stall, ranks, network[0], Cause.NIC if link_is_known else Cause.UNKNOWN)
@@ -153,9 +155,18 @@ def _of_circle(ranks: tuple[int, ...], edges: list[Blame]) -> str:
         f"rank {b.waiting[0]} for rank {b.rank} to enter {_operation(b)} of {_where(b.communicator)}"
         for b in edges[:TOLD_EDGES]
     ]
-    known = edges[0].side is Side.DEADLOCK
-    doubt = "" if known else "; it can't be told whether one of them stopped elsewhere before"
-    return f"{_named(ranks)} wait for {'each other' if len(ranks) == 2 else 'one another'}: {', '.join(waits)}{doubt}."
+    first, more = edges[0], ""
+    if first.side is not Side.DEADLOCK:
+        more = "; it can't be told whether one of them stopped elsewhere before"
+    elif first.suspects:
+        more = f"; one of {_named(first.suspects).lower()} runs these in another order than all others"
+    return f"{_named(ranks)} wait for {'each other' if len(ranks) == 2 else 'one another'}: {', '.join(waits)}{more}."
+
+
+def _of_differing(ranks: tuple[int, ...], edges: list[Blame]) -> str:
+    calls = ", ".join(f"rank {b.rank} {b.operation}" for b in edges[:TOLD_EDGES])
+    what = f"as operation {edges[0].sequence} of {edges[0].communicator}"
+    return f"{_named(ranks)} call different operations {what}: {calls}; it can't be told which of them is right."
 
 
 def _named(ranks: tuple[int, ...]) -> str:

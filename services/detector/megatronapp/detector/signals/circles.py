@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
+MOST = 16
+"""Each costs a walk over all ranks."""
+
 
 def circles(ahead: Mapping[int, set[int]]) -> list[set[int]]:
     """The largest sets of ranks that all wait for one another, along any number of edges."""
@@ -24,17 +27,17 @@ def circles(ahead: Mapping[int, set[int]]) -> list[set[int]]:
     return whole
 
 
-def in_all_circles(ahead: Mapping[int, set[int]]) -> int | None:
-    """The only rank without whom nobody would wait in a circle; None where there are none, or several."""
-    found = list[int]()
+def in_all_circles(ahead: Mapping[int, set[int]]) -> frozenset[int]:
+    """The ranks without each of whom nobody would wait in a circle; none where they are more than MOST."""
+    found = set[int]()
     possible = _one_circle(ahead)
-    while possible and len(found) < 2:
+    while possible and len(found) <= MOST:
         rank = min(possible)
         without = _one_circle({waiter: waited - {rank} for waiter, waited in ahead.items() if waiter != rank})
         if not without:
-            found.append(rank)
+            found.add(rank)
         possible = (possible & without if without else possible) - {rank}
-    return found[0] if len(found) == 1 else None
+    return frozenset(found if len(found) <= MOST else ())
 
 
 def _one_circle(ahead: Mapping[int, Iterable[int]]) -> frozenset[int]:

@@ -9,9 +9,9 @@ them, the pair's numbers are compared.
 
 Where the edges lead to nobody they run in circles. That is a deadlock only if the ranks' threads wait in those
 operations: a rank that has begun an asynchronous one and then stopped elsewhere is in it as well. What a thread is in
-is told beside the frontier, and has to name the one operation of that name that the rank is in. Where several circles
-run through one rank, and all through it alone, it calls its operations in another order than the others. Of two ranks
-in one circle the other ranks tell by their own order which of them does (signals/order.py).
+is told beside the frontier, and has to name the one operation of that name that the rank is in. A rank that alone calls
+its operations in another order than the others is in every circle, and of each two ranks that have come to operations
+in opposite orders (signals/order.py) it is one: where that is true of one rank alone, it is the one.
 
 Of some ranks it may not be known what they wait for: they left no record, or one that does not reach back far enough.
 Edges lead to them all the same, since nobody saw them enter; whether they have stopped or wait as others do stays open.
@@ -31,7 +31,7 @@ from megatronapp.core.trace.message_id import MessageId
 from megatronapp.core.trace.span_names import SYMMETRIC, message_span
 from megatronapp.detector.signals.called import Called
 from megatronapp.detector.signals.circles import circles, in_all_circles
-from megatronapp.detector.signals.order import Operation, first_of
+from megatronapp.detector.signals.order import Whereabouts, place, unlike_others
 
 _SYMMETRIC = tuple(name.replace("_", "") for name in SYMMETRIC)
 """Sources spell them with and without underscores, and with more behind them."""
@@ -72,6 +72,8 @@ class Position(NamedTuple):
     """The oldest collective that is not through, or the newest where all are, if the rank tells how it was called."""
     open_count: int = 0
     """Of a pair: how many messages are open; 0 where the rank does not count them."""
+    enqueued_at_ns: int = 0
+    """When the newest was enqueued, by the rank's own clock; 0: not known."""
 
     @property
     def inside(self) -> bool:
@@ -115,11 +117,14 @@ class Blame:
     message: Message | None = None
     """What is missing, of a pair that names its messages; `sequence` says nothing then."""
     circle: tuple[int, ...] = ()
-    """All who wait for one another, where the edges run in a circle; `waiting` is the one whose edge this is."""
+    """All who wait for one another, where the edges run in a circle; `waiting` is the one whose edge this is. On the
+    program side all who call different operations, where nobody can tell who of them is wrong."""
     instead: str = ""
     """What the others call, of a program that differs."""
     stands: bool = False
     """Its device stands in work that was launched before any operation that it is in (signals/devices.py)."""
+    suspects: tuple[int, ...] = ()
+    """Of a circle those among whom is the one whose order differs; empty where anybody may be, or nobody."""
 
 
 Frontier = Mapping[str, Position]
@@ -131,14 +136,16 @@ def blame(
     members: Mapping[str, tuple[int, ...]],
     idle: frozenset[int] = frozenset(),
     activities: Mapping[int, str] | None = None,
+    whereabouts: Mapping[int, Whereabouts] | None = None,
     unclear: frozenset[int] = frozenset(),
 ) -> list[Blame]:
     """The ranks that hold up the others, by rank.
 
     frontiers: by global rank; a rank that never spoke counts as having entered nothing. members: ranks of each
     communicator (of a p2p id: sender, receiver). idle: ranks that are not known to wait for anybody, since they are no
-    longer heard of, or compute. activities: what the ranks' threads are in, where that is told. unclear: ranks of
-    which it is not known what they wait for. Empty when nobody waits.
+    longer heard of, or compute. activities: what the ranks' threads are in, where that is told. whereabouts: the ranks'
+    steps and stages, where they are not all the same. unclear: ranks of which it is not known what they wait for.
+    Empty when nobody waits.
     """
     absent: Absent = {}
     edges = {r: e for r, f in frontiers.items() if r not in idle and (e := _edges(r, f, frontiers, members, absent))}
@@ -155,7 +162,7 @@ def blame(
     if blamed or not edges:
         return sorted(blamed, key=lambda b: b.rank) or _network(frontiers, members)
     waited = {rank: _waited(found, frontiers[rank], (activities or {}).get(rank, "")) for rank, found in edges.items()}
-    return _circular(waited, Side.DEADLOCK, frontiers) or _circular(edges, Side.CIRCULAR, frontiers)
+    return _deadlocks(waited, frontiers, whereabouts or {}) or _circular(edges)
 
 
 def stopped_inside(frontiers: Mapping[int, Frontier]) -> frozenset[int]:
@@ -293,44 +300,52 @@ def _waited(edges: list[Blame], frontier: Frontier, activity: str) -> list[Blame
     return [edge for edge in edges if edge.communicator == inside[0]]
 
 
-def _circular(edges: Mapping[int, list[Blame]], side: Side, frontiers: Mapping[int, Frontier]) -> list[Blame]:
-    """Of each rank that is in a circle an edge in it; where threads are known to wait, the one alone that all of its
-    circles run through, or whose order no other rank has."""
+def _deadlocks(
+    edges: Mapping[int, list[Blame]], frontiers: Mapping[int, Frontier], whereabouts: Mapping[int, Whereabouts]
+) -> list[Blame]:
+    """Of each circle the one alone whose order tells it from the others; else all, with those who it may be."""
     found = list[Blame]()
     ahead = {rank: {edge.rank for edge in edges[rank]} for rank in sorted(edges)}
-    for circle in circles(ahead):
-        inside = {rank: next(edge for edge in edges[rank] if edge.rank in circle) for rank in sorted(circle)}
-        alone = None
-        if side is Side.DEADLOCK:
-            alone = in_all_circles({rank: ahead[rank] & circle for rank in circle})
-            alone = _unlike_others(inside, frontiers) if alone is None else alone
-        if alone is not None:
-            found.append(_out_of_order(alone, inside))
-            continue
-        for waiter, edge in inside.items():
-            found.append(replace(edge, side=side, waiting=(waiter,), circle=tuple(inside)))
+    whole = circles(ahead)
+    places = {r: place(f, whereabouts.get(r, Whereabouts())) for r, f in frontiers.items()} if whole else {}
+    for circle in whole:
+        inside = _inside(circle, edges)
+        possible = in_all_circles({rank: ahead[rank] & circle for rank in circle})
+        suspects = tuple(sorted(unlike_others(possible, places)))
+        if len(suspects) == 1:
+            found.append(_out_of_order(suspects[0], inside, frontiers))
+        else:
+            told = suspects if len(suspects) < len(circle) else ()
+            found += [replace(each, suspects=told) for each in _all_of(inside, Side.DEADLOCK)]
     return found
 
 
-def _unlike_others(waits: Mapping[int, Blame], frontiers: Mapping[int, Frontier]) -> int | None:
-    """Of two ranks in collectives that wait for each other the one that has come to its own first, where all others
-    that can tell come to the other one first. waits: what each is in."""
-    if len(waits) != 2 or any(edge.message for edge in waits.values()):
-        return None
-    entered = {rank: Operation(edge.communicator, edge.sequence) for rank, edge in waits.items()}
-    one, other = entered.values()
-    first = first_of(one, other, (frontier for rank, frontier in frontiers.items() if rank not in waits))
-    return None if first is None else next(rank for rank, own in entered.items() if own != first)
+def _circular(edges: Mapping[int, list[Blame]]) -> list[Blame]:
+    """All of each circle."""
+    ahead = {rank: {edge.rank for edge in edges[rank]} for rank in sorted(edges)}
+    return [each for circle in circles(ahead) for each in _all_of(_inside(circle, edges), Side.CIRCULAR)]
 
 
-def _out_of_order(rank: int, waits: Mapping[int, Blame]) -> Blame:
+def _inside(circle: set[int], edges: Mapping[int, list[Blame]]) -> dict[int, Blame]:
+    """Of each rank an edge in a circle."""
+    return {rank: next(edge for edge in edges[rank] if edge.rank in circle) for rank in sorted(circle)}
+
+
+def _all_of(waits: Mapping[int, Blame], side: Side) -> list[Blame]:
+    """waits: of all of a circle what each is in."""
+    return [replace(edge, side=side, waiting=(waiter,), circle=tuple(waits)) for waiter, edge in waits.items()]
+
+
+def _out_of_order(rank: int, waits: Mapping[int, Blame], frontiers: Mapping[int, Frontier]) -> Blame:
     """One rank's order explains what the others', were it wrong, would have to be wrong several times for.
     waits: of all of the circle what each is in."""
     others = tuple(other for other in waits if other != rank)
     usual = next(waits[other] for other in others if waits[other].rank == rank)
     number = "" if usual.message else f" as operation {usual.sequence}"
     instead = f"{usual.operation}{number} of {usual.communicator}"
-    return replace(waits[rank], rank=rank, side=Side.PROGRAM, waiting=others, instead=instead)
+    operation = frontiers[rank][waits[rank].communicator].operation  # of a message the edge names the other end's
+    own = replace(waits[rank], rank=rank, operation=operation)
+    return replace(own, side=Side.PROGRAM, waiting=others, instead=instead)
 
 
 def _network(frontiers: Mapping[int, Frontier], members: Mapping[str, tuple[int, ...]]) -> list[Blame]:

@@ -1,11 +1,34 @@
-"""Which of two collectives comes first in the program, as ranks tell that are not in question: all run the same one,
-each in groups of its own, and have come as far in those of the same kind.
+"""Which of several ranks runs its operations in another order than the others.
+
+All run one program. How far a rank has come tells which operations it has entered before others: those that it has
+before those that are next, and of the newest the earlier one before the later one. Of two ranks that tell opposite
+orders one is wrong, and who alone is wrong is in each such pair.
+
+Steps are counted as operations are: a rank that is in a later step than one that is in an operation which it has not
+entered has left that out. Numbers of a communicator are the same on all its members, and those of another one of its
+kind on ranks of the same stage; one stage may have more operations of a kind than the next. Stages that choose what
+they run next may put operations of two kinds in other orders, so that numbers which are further apart tell nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import permutations
 from typing import NamedTuple, Protocol
+
+MESSAGES = "p2p"
+STEP = "step"
+
+
+class Whereabouts(NamedTuple):
+    """What a rank is in beside its operations. Ranks of one role count the same steps; those of one stage of it run the
+    same part of the program."""
+
+    step: int = 0
+    role: str = ""
+    stage: int = 0
 
 
 class Position(Protocol):
@@ -14,52 +37,67 @@ class Position(Protocol):
     @property
     def enqueued(self) -> int: ...
     @property
-    def completed(self) -> int: ...
+    def outstanding(self) -> bool: ...
+    @property
+    def enqueued_at_ns(self) -> int: ...
 
 
-class Operation(NamedTuple):
-    """A collective by its place: one of a kind has the same number in each group of that kind."""
+class Newest(NamedTuple):
+    """The newest operation of a kind that a rank has entered."""
 
     communicator: str
     number: int
-
-    @property
-    def kind(self) -> str:
-        return self.communicator.partition(":")[0]
+    at: float
+    """Greater than of earlier ones; not a number where it is not known."""
 
 
-def first_of(one: Operation, other: Operation, witnesses: Iterable[Mapping[str, Position]]) -> Operation | None:
-    """What all witnesses that can tell have come to before the other; None where none can, or they differ.
-
-    witnesses: frontiers, by the communicators' ids.
-    """
-    found = None
-    for frontier in witnesses:
-        first = _first(one, other, frontier)
-        if found is not None and first not in (None, found):
-            return None  # where all ranks are in circles, two of them tell
-        found = found or first
-    return found
+@dataclass(frozen=True, slots=True)
+class Place:
+    part: tuple[str, int]
+    """Its role and stage."""
+    newest: Mapping[str, Newest]
+    """By kind, of those of which the rank has one communicator."""
 
 
-def _first(one: Operation, other: Operation, frontier: Mapping[str, Position]) -> Operation | None:
-    mine, yours = _of_kind(one.kind, frontier), _of_kind(other.kind, frontier)
-    if one.kind == other.kind or mine is None or yours is None:
-        return None
-    if _precedes(mine, one.number, yours, other.number):
-        return one
-    return other if _precedes(yours, other.number, mine, one.number) else None
+def place(frontier: Mapping[str, Position], whereabouts: Whereabouts) -> Place:
+    timed = any(position.enqueued_at_ns for position in frontier.values())
+    step, role, stage = whereabouts
+    newest, several = {STEP: Newest(f"{STEP}:{role}", step, math.nan)}, {MESSAGES}
+    for name, position in frontier.items():
+        kind = name.partition(":")[0]
+        if kind in newest:
+            several.add(kind)
+        # Without times: one that is through was entered before one that is waited in.
+        at = (position.enqueued_at_ns or math.nan) if timed else position.outstanding
+        newest[kind] = Newest(name, position.enqueued, at)
+    return Place((role, stage), {kind: own for kind, own in newest.items() if kind not in several})
 
 
-def _of_kind(kind: str, frontier: Mapping[str, Position]) -> Position | None:
-    """None where there are none, or several."""
-    found = [position for name, position in frontier.items() if name.partition(":")[0] == kind]
-    return found[0] if len(found) == 1 else None
+def unlike_others(suspects: frozenset[int], places: Mapping[int, Place]) -> frozenset[int]:
+    """Those of the suspects that are in each pair of ranks, one of them a suspect, that differ."""
+    left = suspects
+    for rank in suspects:
+        for other, its in places.items():
+            if other != rank and not left <= {rank, other} and differ(places[rank], its):
+                left &= {rank, other}
+    return left
 
 
-def _precedes(early: Position, number: int, late: Position, late_number: int) -> bool:
-    """Whether a rank has come to the one first: it is through before it waits in the other, or has entered it where
-    exactly the other is next."""
-    if early.completed >= number:
-        return late.completed < late_number and late_number - late.enqueued in (0, 1)
-    return early.enqueued >= number and late.enqueued == late_number - 1
+def differ(one: Place, other: Place) -> bool:
+    """Whether two ranks have entered two operations in opposite orders."""
+    mine, yours = one.newest, other.newest
+    same = one.part == other.part
+    kinds = [kind for kind in mine.keys() & yours.keys() if _comparable(mine[kind], yours[kind], same_part=same)]
+    return any(
+        _next(mine, early, late) <= yours[late].number and _next(yours, late, early) <= mine[early].number
+        for early, late in permutations(kinds, 2)
+    )
+
+
+def _comparable(one: Newest, other: Newest, *, same_part: bool) -> bool:
+    return one.communicator == other.communicator or (same_part and abs(one.number - other.number) <= 1)
+
+
+def _next(newest: Mapping[str, Newest], early: str, late: str) -> int:
+    """The first operation of a kind that is known to come behind the newest of another."""
+    return newest[late].number + (0 if newest[early].at < newest[late].at else 1)

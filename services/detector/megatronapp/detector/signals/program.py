@@ -51,9 +51,10 @@ def disagreements(calls: Calls, awaited: Mapping[str, Collection[int]] = NOBODY)
             members = {rank: own[number] for rank, own in of.items() if number in own}
             if differing := _differing(members, set(awaited.get(communicator, ())) - members.keys()):
                 waiting = tuple(sorted(members.keys() - differing.keys()))
+                circle = tuple(sorted(differing)) if len(differing) * 2 >= len(members) else ()
                 for rank, instead in differing.items():
                     operation = members[rank].in_words()
-                    blame = Blame(rank, Side.PROGRAM, communicator, operation, number, waiting, instead=instead)
+                    blame = Blame(rank, Side.PROGRAM, communicator, operation, number, waiting, None, circle, instead)
                     found.setdefault(rank, blame)
                 break
     return [found[rank] for rank in sorted(found)]
