@@ -19,6 +19,9 @@ from tests.faults.harness import WORLD
 
 SPARE = 2
 """Processors of a job beside one a rank."""
+OF_FOUR = frozenset({"DP4", "DP4 sharded optimizer", "EP2 x DP4", "PP4 (DP1)"})
+"""Layouts in which a rank that calls something else does so among four: of two nobody can tell which is wrong."""
+OTHER_CALLS = frozenset({FaultKind.SKIP_COLLECTIVE, FaultKind.WRONG_SIZE, FaultKind.WRONG_ORDER})
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -54,7 +57,8 @@ def _cores(processors: Sequence[int]) -> list[tuple[int, ...]]:
     return [tuple(core) for core in cores.values()]
 
 
-def _of_layout(layout: str, number: int, seed: int) -> list[Case]:
+def _of_layout(layout: str, number: int, seed: int) -> list[Case | None]:
+    """None: a kind that this layout does not have."""
     rank = (number + seed) % WORLD
     other, next_ = (rank + 2) % WORLD, (rank + 1) % WORLD
     loads = rank if layout.startswith(("DP4", "EP2")) else 0
@@ -62,7 +66,9 @@ def _of_layout(layout: str, number: int, seed: int) -> list[Case]:
     def of(what: str, *faults: Fault) -> Case:
         return Case(f"{layout}: {what}, seed {seed}", layout, Scenario(faults=faults))
 
-    def stands(kind: FaultKind, side: HangSide | None = None) -> Case:
+    def stands(kind: FaultKind, side: HangSide | None = None) -> Case | None:
+        if kind in OTHER_CALLS and layout not in OF_FOUR:
+            return None
         fault = Fault(kind=kind, ranks=(rank,), side=side, from_step=FROM_STEP, to_step=FROM_STEP)
         return of(f"{kind}{f' of the {side}' if side else ''} on {rank}", fault)
 
