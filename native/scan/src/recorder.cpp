@@ -61,7 +61,7 @@ Recorder::Recorder(
               const Lock lock(mutex_);
               lose(spans);
           },
-          [this] { look_where_the_device_stands(); }) {
+          [this] { tell_unpassed_mark(); }) {
     if (bulk_bytes != 0) {
         bulk_.emplace(segment_.bulk(), segment_.bulk_data(), bulk_bytes);
     }

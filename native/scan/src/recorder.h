@@ -129,7 +129,7 @@ private:
     void forget(const Chunk& chunk);
     void reuse(std::unique_ptr<Chunk> chunk);
     void lose(std::uint64_t spans);
-    void look_where_the_device_stands();
+    void tell_unpassed_mark();
     std::int64_t oldest_unpassed_mark_ns();
     template <typename Write>
     void write_state(Write write);
@@ -143,7 +143,7 @@ private:
 
     // The resolver's thread's own.
     std::uint64_t seen_marks_ = 0;
-    int looks_ = 0;  // since it has seen them first
+    int polls_ = 0;  // since it has seen them first
 
     std::mutex bulk_mutex_;  // guards the following
     std::optional<common::RingWriter> bulk_;

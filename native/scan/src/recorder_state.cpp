@@ -11,9 +11,9 @@ namespace {
 using Lock = std::lock_guard<std::mutex>;
 
 constexpr int kControlTries = 100;
-// Looks without a new mark before the device is asked, and from then to the next time: a second. While the training thread
+// Polls without a new mark before the device is asked, and from then to the next time: a second. While the training thread
 // records nobody asks.
-constexpr int kLooks = 10;
+constexpr int kPolls = 10;
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
 }  // namespace
@@ -51,13 +51,13 @@ void Recorder::lose(std::uint64_t spans) {
 
 // ---- where the device stands
 
-void Recorder::look_where_the_device_stands() {
+void Recorder::tell_unpassed_mark() {
     const std::uint64_t marks = state_.marks.load(kRelaxed);
     if (marks != seen_marks_) {
         seen_marks_ = marks;
-        looks_ = 0;
+        polls_ = 0;
         state_.unpassed_mark_ns.store(0, kRelaxed);
-    } else if (++looks_ % kLooks == 0) {
+    } else if (++polls_ % kPolls == 0) {
         state_.unpassed_mark_ns.store(oldest_unpassed_mark_ns(), kRelaxed);
     }
 }

@@ -36,13 +36,13 @@ std::unique_ptr<std::thread> start_without_signals(std::function<void()> functio
 
 Resolver::Resolver(
     common::RingWriter ring, Cuda* cuda, Frontiers& frontiers, std::function<void(std::unique_ptr<Chunk>)> recycle,
-    std::function<void(std::uint64_t)> lose, std::function<void()> look)
+    std::function<void(std::uint64_t)> lose, std::function<void()> polled)
     : ring_(ring),
       cuda_(cuda),
       frontiers_(frontiers),
       recycle_(std::move(recycle)),
       lose_(std::move(lose)),
-      look_(std::move(look)) {
+      polled_(std::move(polled)) {
     thread_ = start_without_signals([this] { run(); });
     pthread_setname_np(thread_->native_handle(), "scan-resolver");
 }
@@ -133,7 +133,7 @@ bool Resolver::wait_for_work() {
 
 void Resolver::work() {
     poll_watches();
-    look();
+    tell_poll();
     while (Chunk* chunk = front()) {
         if (!resolve(*chunk)) {
             return;
@@ -230,10 +230,10 @@ void Resolver::write_rows(const Chunk& chunk, std::size_t first, std::size_t cou
     ring_.publish();
 }
 
-void Resolver::look() {
+void Resolver::tell_poll() {
     try {
         if (cuda_ != nullptr && !device_failed_) {
-            look_();
+            polled_();
         }
     } catch (const std::exception&) {
         device_failed_ = true;

@@ -22,11 +22,11 @@ namespace megatronapp::scan {
 
 class Resolver {
 public:
-    // `recycle` takes back a chunk whose marks are all done; `lose` is told of spans that did not reach the ring; `look`
+    // `recycle` takes back a chunk whose marks are all done; `lose` is told of spans that did not reach the ring; `polled`
     // is called at each poll of a device. `cuda` may be null; it, `frontiers` and what `ring` writes to live longer.
     Resolver(
         common::RingWriter ring, Cuda* cuda, Frontiers& frontiers, std::function<void(std::unique_ptr<Chunk>)> recycle,
-        std::function<void(std::uint64_t)> lose, std::function<void()> look);
+        std::function<void(std::uint64_t)> lose, std::function<void()> polled);
     // Leaves out what the device has not done. Waits for the thread: see `ended`.
     ~Resolver();
 
@@ -69,14 +69,14 @@ private:
     void write_rows(const Chunk& chunk, std::size_t first, std::size_t count);
     void take_watches();
     void poll_stream(WatchedStream& watched);
-    void look();
+    void tell_poll();
 
     common::RingWriter ring_;
     Cuda* cuda_;
     Frontiers& frontiers_;
     std::function<void(std::unique_ptr<Chunk>)> recycle_;
     std::function<void(std::uint64_t)> lose_;
-    std::function<void()> look_;
+    std::function<void()> polled_;
 
     // The thread's own.
     std::vector<std::int64_t> times_;  // of the chunk that is being written, one per mark

@@ -25,7 +25,7 @@ def within(number: int, at: int) -> Position:
     return Position(number, number, number - 1, "all_reduce", enqueued_at_ns=at)
 
 
-def told(frontiers: Mapping[int, Frontier], whereabouts: Mapping[int, Whereabouts]) -> list[Blame]:
+def named(frontiers: Mapping[int, Frontier], whereabouts: Mapping[int, Whereabouts]) -> list[Blame]:
     """Each thread is in the operation that its rank is in."""
     members = {
         name: tuple(map(int, name.partition(":")[2].split("-"))) for frontier in frontiers.values() for name in frontier
@@ -60,7 +60,7 @@ def test_in_a_long_circle_who_left_an_operation_out_is_told_by_its_peer_and_who_
         3: {"embd:1-3": within(37, 3), "dp:2-3": through(179, 2), "opt:0-1-2-3": through(35, 1)},
     }
 
-    (found,) = told(frontiers, {rank: Whereabouts(36, stage=rank // 2) for rank in frontiers})
+    (found,) = named(frontiers, {rank: Whereabouts(36, stage=rank // 2) for rank in frontiers})
 
     assert (found.rank, found.side, found.communicator) == (1, Side.PROGRAM, "opt:0-1-2-3")
     assert found.instead == "all_reduce as operation 37 of embd:1-3"
@@ -75,7 +75,7 @@ def test_of_a_long_circle_those_are_suspected_of_whom_one_is_out_of_order() -> N
         3: {"embd:1-3": within(37, 3), "dp:2-3": through(71, 2), "mp:1-3": through(35, 1)},
     }
 
-    found = told(frontiers, {rank: Whereabouts(36, stage=rank // 2) for rank in frontiers})
+    found = named(frontiers, {rank: Whereabouts(36, stage=rank // 2) for rank in frontiers})
 
     assert {(b.side, b.circle, b.suspects) for b in found} == {(Side.DEADLOCK, (0, 1, 2, 3), (0, 1))}
 
@@ -88,7 +88,7 @@ def test_who_is_a_step_further_has_left_out_what_others_wait_for_it_in(step: int
     frontiers: dict[int, Frontier] = {rank: {everybody: within(36, 3)} for rank in (0, 2, 3)}
     frontiers[1] = {everybody: through(35, 1), "p2p:0-1": waits}
 
-    found = told(frontiers, {rank: Whereabouts(step if rank == 1 else 36, stage=rank) for rank in frontiers})
+    found = named(frontiers, {rank: Whereabouts(step if rank == 1 else 36, stage=rank) for rank in frontiers})
 
     assert {b.rank for b in found} == ranks
     if len(ranks) == 1:

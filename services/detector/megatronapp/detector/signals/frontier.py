@@ -315,8 +315,8 @@ def _deadlocks(
         if len(suspects) == 1:
             found.append(_out_of_order(suspects[0], inside, frontiers))
         else:
-            told = suspects if len(suspects) < len(circle) else ()
-            found += [replace(each, suspects=told) for each in _all_of(inside, Side.DEADLOCK)]
+            among = suspects if len(suspects) < len(circle) else ()
+            found += [replace(each, suspects=among) for each in _all_of(inside, Side.DEADLOCK)]
     return found
 
 
