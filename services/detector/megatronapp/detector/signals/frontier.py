@@ -30,7 +30,7 @@ from megatronapp.core.trace.limits import MAX_OPEN_MESSAGES
 from megatronapp.core.trace.message_id import MessageId
 from megatronapp.core.trace.span_names import SYMMETRIC, message_span
 from megatronapp.detector.signals.called import Called
-from megatronapp.detector.signals.circles import circles, in_all_circles
+from megatronapp.detector.signals.circles import circles, in_all_circles, reached
 from megatronapp.detector.signals.order import Whereabouts, place, unlike_others
 
 _SYMMETRIC = tuple(name.replace("_", "") for name in SYMMETRIC)
@@ -152,15 +152,9 @@ def blame(
     for rank in stopped_inside(frontiers) if unclear else ():
         edges[rank] = [edge for edge in edges.get(rank, ()) if edge.rank not in unclear]
     edges = {rank: found for rank, found in edges.items() if found}
-    roots: dict[int, Blame] = {}
-    victims: dict[int, set[int]] = {}
-    for waiter in edges:
-        for root in _walk(waiter, edges):
-            victims.setdefault(root.rank, set()).add(waiter)
-            roots.setdefault(root.rank, root)
-    blamed = [replace(b, waiting=tuple(sorted(victims[b.rank]))) for b in roots.values()]
+    blamed = _roots(edges)
     if blamed or not edges:
-        return sorted(blamed, key=lambda b: b.rank) or _network(frontiers, members)
+        return blamed or _network(frontiers, members)
     waited = {rank: _waited(found, frontiers[rank], (activities or {}).get(rank, "")) for rank, found in edges.items()}
     return _deadlocks(waited, frontiers, whereabouts or {}) or _circular(edges)
 
@@ -279,17 +273,33 @@ def _side(frontier: Frontier) -> Side:
     return Side.DEVICE if any(position.outstanding for position in frontier.values()) else Side.HOST
 
 
-def _walk(start: int, edges: Mapping[int, list[Blame]]) -> list[Blame]:
-    """From a waiting rank along "waits for" to those that wait for nobody."""
-    roots, seen, ahead = list[Blame](), {start}, list(edges[start])
-    while ahead:
-        edge = ahead.pop()
-        if edge.rank not in edges:
-            roots.append(edge)
-        elif edge.rank not in seen:
-            seen.add(edge.rank)
-            ahead += edges[edge.rank]
-    return roots
+def _roots(edges: Mapping[int, list[Blame]]) -> list[Blame]:
+    """Those that wait for nobody, by rank, each with all who wait for it along any number of edges."""
+    behind: dict[int, set[int]] = {}
+    for waiter, waited in edges.items():
+        for edge in waited:
+            behind.setdefault(edge.rank, set()).add(waiter)
+    return [
+        replace(root, waiting=tuple(sorted(reached(root.rank, behind))))
+        for root in sorted(_ends(edges), key=lambda root: root.rank)
+    ]
+
+
+def _ends(edges: Mapping[int, list[Blame]]) -> list[Blame]:
+    """From the waiting ranks along "waits for" to those that wait for nobody."""
+    roots: dict[int, Blame] = {}
+    seen = set[int]()
+    for waiter in edges:
+        ahead = [] if waiter in seen else list(edges[waiter])
+        seen.add(waiter)
+        while ahead:
+            edge = ahead.pop()
+            if edge.rank not in edges:
+                roots.setdefault(edge.rank, edge)
+            elif edge.rank not in seen:
+                seen.add(edge.rank)
+                ahead += edges[edge.rank]
+    return list(roots.values())
 
 
 def _waited(edges: list[Blame], frontier: Frontier, activity: str) -> list[Blame]:
@@ -333,7 +343,8 @@ def _inside(circle: set[int], edges: Mapping[int, list[Blame]]) -> dict[int, Bla
 
 def _all_of(waits: Mapping[int, Blame], side: Side) -> list[Blame]:
     """waits: of all of a circle what each is in."""
-    return [replace(edge, side=side, waiting=(waiter,), circle=tuple(waits)) for waiter, edge in waits.items()]
+    circle = tuple(waits)
+    return [replace(edge, side=side, waiting=(waiter,), circle=circle) for waiter, edge in waits.items()]
 
 
 def _out_of_order(rank: int, waits: Mapping[int, Blame], frontiers: Mapping[int, Frontier]) -> Blame:

@@ -28,7 +28,8 @@ def stopped_alone(blamed: Iterable[Blame], computing: frozenset[int], passing: f
 
     computing, passing: ranks whose threads are in a pass, and compute there.
     """
-    circle = frozenset(rank for b in blamed if b.side is Side.CIRCULAR for rank in b.circle)
+    circles = {id(b.circle): b.circle for b in blamed if b.side is Side.CIRCULAR}  # each rank tells the whole one
+    circle = frozenset[int]().union(*circles.values())
     if not circle or computing:
         return computing if circle else circle
     alone = passing & circle
