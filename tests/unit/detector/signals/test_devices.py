@@ -44,6 +44,17 @@ def test_of_all_who_are_in_what_does_not_end_the_one_whose_device_stands_holds_t
     assert (found.rank, found.side, found.waiting, found.circle) == (1, Side.DEVICE, (0, 2), ())
 
 
+def test_another_circle_is_told_as_before() -> None:
+    first, second = (
+        [Blame(rank, Side.CIRCULAR, "p2p:0-1", "forward_send", 0, (), circle=circle) for rank in circle]
+        for circle in ((0, 1), (2, 3))
+    )
+
+    found = of_devices([*first, *second], {1})
+
+    assert [(b.rank, b.side) for b in found] == [(1, Side.DEVICE), (2, Side.CIRCULAR), (3, Side.CIRCULAR)]
+
+
 def test_nobody_else_is_acquitted_or_accused() -> None:
     host = Blame(2, Side.HOST, "dp:2-3", "all_reduce", 5, (3,))
     network = [Blame(rank, Side.NETWORK, "dp:0-1", "all_reduce", 5, ()) for rank in range(2)]

@@ -42,13 +42,13 @@ def at(frontier: Frontier, step: int = 1, stage: int = 0) -> Place:
 
 
 def test_in_random_jobs_who_is_out_of_order_is_always_named_and_mostly_alone() -> None:
-    stuck = [found for seed in range(JOBS) if (found := Job(seed).run())]
+    stuck = [standing for seed in range(JOBS) if (standing := Job(seed).run())]
 
-    named = [each.named() for each in stuck]
+    found = [each.named() for each in stuck]
 
-    assert [each for each, ranks in zip(stuck, named, strict=True) if each.culprit not in ranks] == []
-    assert sum(len(ranks) == 1 for ranks in named) > ALONE_SHARE * len(named)
-    assert max(map(len, named)) == 2
+    assert [each for each, ranks in zip(stuck, found, strict=True) if each.culprit not in ranks] == []
+    assert sum(len(ranks) == 1 for ranks in found) > ALONE_SHARE * len(found)
+    assert max(map(len, found)) == 2
 
 
 def test_in_a_long_circle_who_left_an_operation_out_is_told_by_its_peer_and_who_waits_for_it() -> None:

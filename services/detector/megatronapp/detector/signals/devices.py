@@ -25,15 +25,19 @@ def stands(unpassed_mark_ns: int, opened_ns: Iterable[int]) -> bool:
 def of_devices(blamed: Collection[Blame], standing: Collection[int]) -> list[Blame]:
     """Who is to blame where these ranks' devices stand: they, not their hosts; and they alone of those that are in what
     does not end."""
-    found = {b.rank: _standing(b, blamed) for b in blamed if b.rank in standing and b.side in {Side.HOST, *_OF_NOBODY}}
+    found = [b for b in blamed if b.rank in standing and b.side in {Side.HOST, *_OF_NOBODY}]
     if not found:
         return list(blamed)
-    alone = any(b.side in _OF_NOBODY for b in blamed if b.rank in found)
-    left = [b for b in blamed if b.rank not in found and not (alone and b.side in _OF_NOBODY)]
-    return sorted([*found.values(), *left], key=lambda b: b.rank)
+    left = [b for b in blamed if not any(_is_explained(b, by=each) for each in found)]
+    return sorted([*(_standing(b, blamed) for b in found), *left], key=lambda b: b.rank)
+
+
+def _is_explained(b: Blame, by: Blame) -> bool:
+    """Whether it is the same, or in the same network or circle."""
+    return b is by or (b.side in _OF_NOBODY and (b.side, b.circle) == (by.side, by.circle))
 
 
 def _standing(b: Blame, blamed: Iterable[Blame]) -> Blame:
-    others = tuple(other.rank for other in blamed if other.rank != b.rank and other.side is b.side)
+    others = tuple(each.rank for each in blamed if each.rank != b.rank and _is_explained(each, by=b))
     waiting = others if b.side in _OF_NOBODY else b.waiting
     return replace(b, side=Side.DEVICE, waiting=waiting, circle=(), stands=True)
