@@ -7,11 +7,13 @@ from dataclasses import replace
 from itertools import pairwise
 from math import log
 
+import numpy as np
 import pytest
 
 from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State
 from megatronapp.detector.findings import Ledger, Moment
 from megatronapp.detector.rules.base import PAGE_STEPS, Suspicion
+from megatronapp.detector.steps import RankTable
 
 SINCE = 10
 SLOW_GPU = Suspicion(
@@ -135,9 +137,34 @@ def test_a_page_is_of_what_has_lasted_in_steps_and_in_time_and_matters(suspicion
     assert finding.page is page
 
 
-def _told(ledger: Ledger, suspicions: Sequence[Suspicion], step: int) -> list[Finding]:
+@pytest.mark.parametrize(
+    ("world", "cost", "page"),
+    [
+        (8, 0.011, True),
+        (8, 0.009, False),
+        (1024, 0.009, True),
+        (1024, 0.007, False),
+        (4096, 0.002, True),
+        (4096, 0.0019, False),
+    ],
+)
+def test_a_page_is_of_what_costs_a_hundredth_or_as_much_as_a_node_does(world: int, cost: float, page: bool) -> None:
+    suspicion = replace(SLOW_GPU, cost_ratio=1 + cost)
+
+    (finding,) = _told(Ledger("run", "team/job", 1), [suspicion], SINCE + 10, _ranks(world))
+
+    assert finding.page is page
+
+
+def _told(ledger: Ledger, suspicions: Sequence[Suspicion], step: int, ranks: RankTable | None = None) -> list[Finding]:
     moment = Moment(step, step * 10**9, lambda at: at * 10**9)
-    return ledger.update("steps", suspicions, None, lambda suspicion: suspicion.cost_ratio, moment)
+    return ledger.update("steps", suspicions, ranks, lambda suspicion: suspicion.cost_ratio, moment)
+
+
+def _ranks(world: int) -> RankTable:
+    """Replicas of one rank each."""
+    rank, zeros, nothing = np.arange(world), np.zeros(world, int), np.full(world, "")
+    return RankTable(rank, zeros, rank, zeros, zeros, zeros, nothing, nothing, nothing, np.zeros(world, bool))
 
 
 def _ratios(steps: range, since: int) -> Evidence:

@@ -9,7 +9,8 @@ from megatronapp.detector.signals.matrix import Compute
 from megatronapp.detector.signals.peers import median_of_others
 from megatronapp.detector.signals.work import ENOUGH, WorkModel
 from megatronapp.detector.statistics import scale, sequential
-from megatronapp.detector.statistics.monitor import Monitor, Noise
+from megatronapp.detector.statistics.monitor import Monitor
+from megatronapp.detector.statistics.noise import Noise
 
 NOISE = Noise(floor=0.01, prior=0.02, clip=8, allowance=0.1, smallest=0.02)
 

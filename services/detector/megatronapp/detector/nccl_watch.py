@@ -20,7 +20,8 @@ from megatronapp.detector.signals.nccl import Joined
 from megatronapp.detector.signals.nccl_operations import Communicators, Transfer, Waits
 from megatronapp.detector.signals.pace import Pace
 from megatronapp.detector.signals.peers import beside_stage_peers, median_of_others
-from megatronapp.detector.statistics.monitor import Monitor, Noise
+from megatronapp.detector.statistics.monitor import Monitor
+from megatronapp.detector.statistics.noise import Noise
 from megatronapp.detector.steps import Floats, Ints, StepTable
 
 TRANSFER, TRANSFER_BESIDE = "nccl_transfer", "nccl_transfer_beside"

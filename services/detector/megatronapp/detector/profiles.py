@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from megatronapp.detector.signals.launching import BLUR
-from megatronapp.detector.statistics.monitor import WARM_UP, Noise
+from megatronapp.detector.statistics.monitor import WARM_UP
+from megatronapp.detector.statistics.noise import Noise
 from megatronapp.detector.steps import RankTable
 from megatronapp.v1 import trace_pb2
 

@@ -9,7 +9,8 @@ import pytest
 
 from megatronapp.detector.signals.nodes import Nodes
 from megatronapp.detector.statistics.excursions import PAGED, TOLD, USUAL_STEPS, Excursions
-from megatronapp.detector.statistics.monitor import Monitor, Noise
+from megatronapp.detector.statistics.monitor import Monitor
+from megatronapp.detector.statistics.noise import Noise
 from megatronapp.detector.steps import Floats, RankTable
 
 RANKS, PER_NODE, SLOWER = 64, 8, 0.05

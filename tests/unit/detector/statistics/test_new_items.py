@@ -69,3 +69,31 @@ def test_one_that_was_heard_of_in_a_few_steps_alone_is_not_new_to_be_judged() ->
         devices.monitor.observe(step, np.arange(ITEMS), values)
 
     assert not devices.monitor.alarmed.any()
+
+
+def test_three_steps_far_off_tell_of_a_new_one_unless_many_others_have_such_steps() -> None:
+    random = np.random.default_rng(2)
+    even, heavy = random.normal(0, JITTER, (1024, 10)), JITTER / np.sqrt(3) * random.standard_t(3, (1024, 10))
+
+    assert _alarmed_after(even) == [CULPRIT]
+    assert _alarmed_after(heavy) == []
+
+
+def test_steps_far_off_tell_of_one_with_a_history_unless_many_others_have_such_steps() -> None:
+    random = np.random.default_rng(3)
+    even = random.normal(0, 0.13, (1024, 70))
+    skewed = np.log(0.7 + 0.3 * np.exp(random.normal(0, 0.43, (1024, 70))))
+    skewed -= np.median(skewed)
+
+    assert _alarmed_after(even, 0.5, 0.6, 0.72, 0.5) == [CULPRIT]
+    assert _alarmed_after(skewed, 0.5, 0.6, 0.72, 0.5) == []
+
+
+def _alarmed_after(values: np.ndarray, *culprits: float) -> list[int]:
+    """values (items × steps), of whose last ones the culprit's are these."""
+    newest = culprits or (0.054, 0.049, 0.034)
+    values[CULPRIT, -len(newest) :] = newest
+    monitor = Monitor(GPU.noise["compute_effect"], LOG_THRESHOLD)
+    for step, of_items in enumerate(values.T):
+        monitor.observe(step, np.arange(len(values)), of_items)
+    return [int(item) for item in np.flatnonzero(monitor.alarmed)]

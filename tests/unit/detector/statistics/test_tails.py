@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from megatronapp.detector.statistics import sequential, tails
-from megatronapp.detector.statistics.monitor import Monitor, Noise
+from megatronapp.detector.statistics.monitor import Monitor
+from megatronapp.detector.statistics.noise import Noise
 
 THRESHOLD = 20.8
 """Of a job of 1,024 ranks."""

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.detector.statistics import effects, offsets, scale, sequential, tails
+from megatronapp.detector.statistics.noise import Noise
 from megatronapp.detector.statistics.wandering import Wandering
 from megatronapp.detector.statistics.widening import MANY, Widening
 from megatronapp.detector.statistics.window import Window
@@ -45,37 +46,9 @@ RECENT = 64
 """Steps kept for the evidence's series."""
 LASTING = 16
 """Newest values whose median is what an item's offset is: to a third of a step's deviation."""
-NEW_STEPS = 5
-"""Values from which a new item's median tells of its offset: two outliers do not move it."""
 SUSPICIOUS = 0.4
 """Share of the alarm threshold above which a step no longer enters the history: a single one of any size reaches
 0.43 of the threshold of a job of 1,024 ranks where three make an alarm (sequential.clip)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """What is known of a signal before the job has shown its own noise."""
-
-    floor: float
-    """Standard deviation of a step, never taken to be smaller."""
-    prior: float
-    """The same while the history is too short to tell."""
-    clip: float
-    """Residuals count for at most so many standard deviations, and for less where the job's tails are heavier."""
-    allowance: float
-    """A constant offset that healthy items may have; inf: only a change is judged."""
-    smallest: float
-    """Effects below are never worth a finding, however certain."""
-    changes: bool = True
-    """False: only the offset is judged, never a change against the item's own history."""
-    peers: bool = False
-    """Values are offsets from peers that do the same work: their spread says what is usual (offsets.py)."""
-    together: bool = False
-    """A fault may make most items slow at once, as a switch does its links: that most are slow does not excuse them."""
-    wanders: bool = False
-    """Without a fault it is off for tens of steps by as much as a fault: few items wait until they know by how much."""
-    bursts: bool = False
-    """Nothing in most steps and much in some: the upper tail is the scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +195,8 @@ class Monitor:
             self._compare_new(usual)
             if not self.ready.all():
                 self.sigma[~self.ready] = max(self.noise.floor, offsets.early_scale(newest, self.noise.prior))
+            if not self.ready.any() and len(usual) >= MANY:
+                self._learn_young_tails(usual[self._unsuspected[usual]])
         self._offset.push(self._bounded((x - self._allowed) / self.sigma))
 
     def _compare_new(self, usual: npt.NDArray[np.intp]) -> None:
@@ -229,11 +204,11 @@ class Monitor:
         of them."""
         steps = len(self._steps)
         self._extraordinary[:] = False
-        if NEW_STEPS <= steps <= LASTING or (LASTING < steps < RECENT and steps % REFRESH == 0):
+        if offsets.NEW_STEPS <= steps <= LASTING or (LASTING < steps < RECENT and steps % REFRESH == 0):
             values = self._values.rows[usual, :steps]
-            known = np.count_nonzero(np.isfinite(values), axis=1) >= max(NEW_STEPS, steps // 2)
+            known = np.count_nonzero(np.isfinite(values), axis=1) >= max(offsets.NEW_STEPS, steps // 2)
             items = usual[known]
-            self._extraordinary[items] = offsets.extraordinary(scale.location(values[known])) & self._new[items]
+            self._extraordinary[items] = offsets.extraordinary(values[known]) & self._new[items]
 
     def _winsorised(self, change: Floats) -> Floats:
         if self.noise.together:
@@ -249,7 +224,7 @@ class Monitor:
     def _judge(self, x: Floats) -> None:
         none = np.zeros(len(self))
         change, suspicion = self._evidence_of_change(np.isfinite(x)) if self.noise.changes else (none, none)
-        offset = sequential.evidence(sequential.sums(self._offset.rows)) if np.isfinite(self.noise.allowance) else none
+        offset = self._evidence_of_offset() if np.isfinite(self.noise.allowance) else none
         self._suspicion = np.maximum(suspicion, offset)
         by_change = (change >= offset) & ~(self._extraordinary & (change < self.log_threshold))
         self.log_evidence = np.where(self.alarmed, np.maximum(self.log_evidence, change), np.maximum(change, offset))
@@ -259,6 +234,9 @@ class Monitor:
         for item in np.flatnonzero(rising):
             self._raise(int(item), by_change=bool(by_change[item]))
         self._follow(x, alarmed_before & np.isfinite(x))
+
+    def _evidence_of_offset(self) -> Floats:
+        return sequential.evidence(sequential.sums(self._offset.rows) / self._tails)
 
     def _evidence_of_change(self, measured: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """And what it would be if how usual sums are were known for certain. Many items tell that in the same step, few
@@ -374,6 +352,15 @@ class Monitor:
         self.ready = ready
         known = self.ready & self._unsuspected & np.isfinite(self._values.rows[:, 0])
         residuals = (self._values.rows[known] - self.baseline[known, None]) / self.sigma[known, None]
+        self._learn_tails(residuals)
+
+    def _learn_young_tails(self, items: npt.NDArray[np.intp]) -> None:
+        """While there is no history: from what each item's few steps differ from their median."""
+        newest = self._values.rows[items, :LASTING]
+        self._learn_tails((newest - scale.location(newest)[:, None]) / self.sigma[items, None])
+
+    def _learn_tails(self, residuals: Floats) -> None:
+        """residuals (items × steps): in standard deviations, nan: not measured."""
         self._clip = min(self.noise.clip, tails.clip(residuals, self.log_threshold))
         if len(residuals) >= MANY and not self.noise.together:
             self._tails = tails.factors(residuals, self._clip, self.log_threshold)

@@ -15,7 +15,11 @@ from megatronapp.detector.steps import Floats
 SPREADS = 100
 """Jobs of healthy items alone, in one of which the largest offset would reach the allowance."""
 NEW_JOBS = 1000
-"""The same of new items, which are looked at in many of their first steps, and tested by nothing else."""
+"""The same of new items, which are tested by nothing else in their first steps."""
+LOOKS = 17
+"""So often (monitor.py): each look could find what is none."""
+NEW_STEPS = 5
+"""Values from which a new item's median tells of its offset: two outliers do not move it."""
 SLOWEST = (0.95, 0.99)
 """Quantiles that tell whether the tail of slow ones is a normal one."""
 SLOWER_STILL = 3
@@ -52,17 +56,41 @@ def allowance(offsets: Floats, prior: float, uncertainty: float = 0.0) -> Floats
     return allowed
 
 
-def extraordinary(offsets: Floats) -> npt.NDArray[np.bool_]:
-    """Of many items that are all new, those that lie further off than the largest in one of NEW_JOBS whose offsets are
-    normal, and scatter as these do: how few steps they were taken from is in that. Nobody, where they are not normal:
-    where work differs and nobody says so, some ranks have much more of it for a while."""
+def extraordinary(values: Floats) -> npt.NDArray[np.bool_]:
+    """Of many items that are all new, those whose median lies where neither the offsets nor the steps of healthy ones
+    would bring it in one of NEW_JOBS, however often one looks.
+
+    values (items × steps): the newest first; nan: not measured. An offset is judged by how the items' medians scatter,
+    as normal: how few steps they were taken from is in that. Steps are judged by how many values of the others reach as
+    far. Nobody, where medians are not normal: where work differs and nobody says so, some ranks have much more of it
+    for a while.
+    """
+    offsets = scale.location(values)
     n = len(offsets)
     spreads = _spreads(np.sort(offsets))
     if n < MANY or len(spreads) == 1 or max(spreads) > NORMAL_TAIL * spreads[0]:
         return np.zeros(n, bool)
-    usual = NormalDist().inv_cdf(1 - 1 / (NEW_JOBS * n))
-    beyond: npt.NDArray[np.bool_] = offsets >= usual * max(spreads)
+    chance = 1 / (NEW_JOBS * LOOKS * n)
+    beyond: npt.NDArray[np.bool_] = offsets >= NormalDist().inv_cdf(1 - chance) * max(spreads)
+    for item in np.flatnonzero(beyond).tolist():
+        beyond[item] = _goes_on(values[item], offsets[item]) and _of_steps(values, item, offsets[item]) < chance
     return beyond
+
+
+def _goes_on(values: Floats, offset: float) -> bool:
+    """Whether the newest steps of an item are closer to its offset than to none: what was a burst does not last."""
+    measured = values[np.isfinite(values)]
+    return float(np.median(measured[:NEW_STEPS])) >= offset / 2
+
+
+def _of_steps(values: Floats, item: int, offset: float) -> float:
+    """The probability of a median as large by steps alone: at least half of them reach as far, each of them as often as
+    the other items' do (binomial)."""
+    steps = int(np.count_nonzero(np.isfinite(values[item])))
+    others = np.delete(values, item, axis=0)
+    reached = (np.count_nonzero(others >= offset) + 1) / (np.count_nonzero(np.isfinite(others)) + 1)
+    half = (steps + 1) // 2
+    return sum(math.comb(steps, k) * reached**k * (1 - reached) ** (steps - k) for k in range(half, steps + 1))
 
 
 def _spreads(ordered: Floats) -> list[float]:
