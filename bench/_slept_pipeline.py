@@ -35,7 +35,8 @@ from tests.support.training import TINY, train
 
 STAGES, CHUNKS = 4, 2
 WARM_UP_STEPS = 1
-HINT = "interleaved-zb"
+HINT, FILLING = "interleaved-zb", "interleaved"
+"""Of the trainer, which has places for W; and of the design, where W fills gaps."""
 STOCK, DYNAMIC, REPLAY = "stock", "dynamic", "replay"
 MODES = (STOCK, DYNAMIC, REPLAY)
 AS_POSTED = "dynamic, messages as they are posted"
@@ -73,6 +74,7 @@ class Setting:
     chunks: int = CHUNKS
     transfer_ms: float = 0.0
     """For which a message occupies its link; 0: the lane's own speed."""
+    hint: str = HINT
 
     @property
     def layout(self) -> Layout:
@@ -94,7 +96,7 @@ class Setting:
         """The hint; or for the replay what the dynamic order is on a quiet machine."""
         if mode == REPLAY:
             return simulated(replace(self, scenario=QUIET), DYNAMIC, seed=0).orders()
-        return orders.all_stages(HINT, self.layout)
+        return orders.all_stages(self.hint, self.layout)
 
 
 @cache

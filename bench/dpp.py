@@ -45,6 +45,8 @@ from bench._slept_pipeline import (
     AS_POSTED,
     CHUNKS,
     DYNAMIC,
+    FILLING,
+    HINT,
     MODES,
     QUIET,
     REPLAY,
@@ -87,6 +89,7 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=5, help="steps, each with draws of its own (default %(default)s)")
     parser.add_argument("--ratios", nargs="+", default=RATIOS, metavar="F:B:W", help="default: %(default)s")
+    parser.add_argument("--hint", choices=(HINT, FILLING), default=HINT, help="default: the trainer's, %(default)s")
     parser.add_argument("--operation-ms", type=float, default=20.0, help="the shortest one (default %(default)s)")
     parser.add_argument("--microbatches", type=int, help="default: 16; on GPUs 4 for each stage")
     parser.add_argument("--steps", type=int, default=1000, help="with delays, over each lane (default %(default)s)")
@@ -127,6 +130,7 @@ def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 options.operation_ms,
                 options.microbatches or 16,
                 options.seeds,
+                hint=options.hint,
             )
             for scenario in SCENARIOS:
                 yield row(replace(setting, scenario=scenario), text)
@@ -236,6 +240,7 @@ def _described(setting: Setting, ratios: str) -> dict[str, str]:
     return {
         "what": f"{setting.scenario.name}, {STAGES} ranks × {CHUNKS} chunks, {setting.microbatches} microbatches",
         "ratios": f"{ratios}, split {setting.split_overhead:.0%} longer: {source}",
+        "hint": setting.hint,
     }
 
 
