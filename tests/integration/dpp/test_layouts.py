@@ -107,3 +107,11 @@ def assert_bitwise_stocks(case: Case, flags: str) -> None:
     chosen = run_forked(ranks_of(case), run, flags, Varied, timeout=400)
 
     assert_bitwise_alike(chosen, stock, case[1], STEPS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_losses_and_gradients_of_four_stages_with_four_chunks_are_bitwise_stocks() -> None:
+    case: Case = (4, 4, "TP 1", "DP 1", "plain", True)
+
+    assert_bitwise_stocks(case, f"{flags_of(case)} --num-layers 16")

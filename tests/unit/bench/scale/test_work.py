@@ -79,6 +79,8 @@ def test_a_round_has_every_kind_of_job_and_no_job_twice() -> None:
     for seconds in rounds.SHORT_STEPS:
         rank_steps = sum(t.world * t.steps for t in trials if t.suite == "healthy" and t.step_seconds == seconds)
         assert rank_steps >= rounds.RANK_STEPS
+    healthy = [(trial.model, trial.seed) for trial in trials if trial.suite == "healthy"]
+    assert len(set(healthy)) == len(healthy)  # the same seed draws the same noise whatever a step takes
     assert {trial.world for trial in trials if trial.suite == "recall"} == {64, 1024, 4096}
     assert sum(isinstance(unit, Stop) for unit in units) == rounds.HANGS
 
