@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from megatronapp.detector.profiles import GPU
+from megatronapp.detector.statistics import offsets
 from megatronapp.detector.statistics.monitor import Monitor
 
 ITEMS, CULPRIT = 256, 7
@@ -69,6 +71,15 @@ def test_one_that_was_heard_of_in_a_few_steps_alone_is_not_new_to_be_judged() ->
         devices.monitor.observe(step, np.arange(ITEMS), values)
 
     assert not devices.monitor.alarmed.any()
+
+
+def test_new_items_are_looked_at_as_often_as_is_allowed_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices, looks, extraordinary = Devices(), [], offsets.extraordinary
+    monkeypatch.setattr(offsets, "extraordinary", lambda values: looks.append(1) or extraordinary(values))
+
+    devices.steps(100, culprit=0.0)
+
+    assert len(looks) == offsets.LOOKS
 
 
 def test_three_steps_far_off_tell_of_a_new_one_unless_many_others_have_such_steps() -> None:
