@@ -152,7 +152,7 @@ class Judge:
         self._watch_shares(table, accounts, messages, usual, healthy, delayed)
         late = self._watch_launching(table, passes, pace)
         explained = late or not effect.equal_work or self._reason_known()
-        self._watch_waits(table, usual, delayed, explained=explained)
+        self._watch_waits(table, effect, usual, delayed, explained=explained)
         self._watch_links(table, messages, collectives)
         nccl = self._nccl.observe(table, usual, waits_explained=explained)
         self._watch_imbalance(table, effect)
@@ -306,14 +306,26 @@ class Judge:
         self.monitors["launching"].observe(table.step, table.ranks.rank, late)
         return passes.late
 
-    def _watch_waits(self, table: StepTable, usual: float, delayed: npt.NDArray[np.bool_], *, explained: bool) -> None:
-        """Where work is unequal the others wait for the heaviest replica, where hosts set the pace for the latest of
-        them, and where a slow rank is known for that: it needs no other reason, and is not what is usual."""
+    def _watch_waits(
+        self,
+        table: StepTable,
+        effect: ComputeEffect,
+        usual: float,
+        delayed: npt.NDArray[np.bool_],
+        *,
+        explained: bool,
+    ) -> None:
+        """What others wait for a rank beyond what it computes longer, which is judged by itself.
+
+        Where work is unequal they wait for the heaviest replica, where hosts set the pace for the latest of them, and
+        where a slow rank is known for that: it needs no other reason, and is not what is usual.
+        """
         untold = self._waited_for_untold(table, usual)
         absent = np.isin(table.ranks.rank, table.missing)
-        known = np.where(absent, untold, waits.waited_for(table, delayed) / usual)
-        waited = np.full(len(known), np.nan) if explained else known
-        self.monitors["wait"].observe(table.step, table.ranks.rank, waited)
+        waited = waits.waited_for(table, delayed) - waits.computed_longer(table, effect)
+        known = np.where(absent, untold, waited / usual)
+        judged = np.full(len(known), np.nan) if explained else known
+        self.monitors["wait"].observe(table.step, table.ranks.rank, judged)
 
     def _waited_for_untold(self, table: StepTable, usual: float) -> Floats:
         """How much longer than in the job's first steps a rank is waited for that does not tell."""

@@ -10,7 +10,8 @@ from megatronapp.detector.assemble import Assembler
 from megatronapp.detector.signals.waits import waited_for_untold
 from megatronapp.detector.steps import Floats, StepTable
 from megatronapp.v1 import trace_pb2
-from tests.support.simulated import GPU, Job, Layout
+from tests.support.detecting import detect
+from tests.support.simulated import GPU, Fault, Job, Layout
 
 LATE_NS = 10**12
 
@@ -80,3 +81,21 @@ def with_second_communicator(table: StepTable, of: int) -> StepTable:
     added |= {"communicator": np.full(len(copied), len(table.communicators)), "duration": np.full(len(copied), 1e-12)}
     joined = replace(rows, **{name: np.concatenate([columns[name], added[name]]) for name in columns})
     return replace(table, communicators=(*table.communicators, replace(smallest, id="second")), rows=joined)
+
+
+def test_what_a_device_computes_longer_is_no_wait_for_another_reason() -> None:
+    """Before it is found slow, as where devices usually wander by as much."""
+    verdicts = detect(Job(Layout(pp=1, dp=8), GPU, (Fault("compute", (1,), 30, 1.03),), seed=1), 31)
+
+    wait = verdicts.engine.judge.monitors["wait"].series(1)
+
+    assert wait.steps[-2:] == (30, 31)
+    assert max(wait.values[-2:]) < 0.01
+
+
+def test_what_others_wait_for_a_rank_that_computes_as_its_peers_has_another_reason() -> None:
+    verdicts = detect(Job(Layout(pp=1, dp=8), GPU, (Fault("host", (1,), 30, 0.03),), seed=1), 31)
+
+    wait = verdicts.engine.judge.monitors["wait"].series(1)
+
+    assert min(wait.values[-2:]) > 0.02

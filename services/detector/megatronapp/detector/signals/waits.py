@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.steps import Floats, Ints, StepTable
 from megatronapp.v1 import trace_pb2
 
@@ -36,6 +37,15 @@ def waited_for(table: StepTable, delayed: npt.NDArray[np.bool_]) -> Floats:
     used = judged[group]
     waited = np.bincount(rank[used], (others - spent)[used], minlength=n)
     return np.where(np.bincount(rank[used], minlength=n) > 0, waited, np.nan)
+
+
+def computed_longer(table: StepTable, effect: ComputeEffect) -> Floats:
+    """Seconds that each device computed longer than its median peer, fewer than none if it was faster: for so long the
+    others wait for a reason that is measured, whether it is one that devices usually have or not. 0 where compute is
+    processor time, or not known."""
+    longer = -np.expm1(-effect.beside_peers) * effect.seconds
+    known: Floats = np.where(np.isfinite(longer) & ~table.ranks.on_cpu, longer, 0.0)
+    return known
 
 
 def waited_for_untold(table: StepTable) -> Floats:
