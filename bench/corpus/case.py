@@ -6,7 +6,7 @@ from __future__ import annotations
 import lzma
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -87,6 +87,18 @@ class Label(BaseModel):
     @property
     def ranks(self) -> frozenset[int]:
         return frozenset(rank for fault in self.faults for rank in fault.ranks)
+
+    def explains(self, kind: Kind, cause: Cause, ranks: Set[int]) -> bool:
+        """Whether kind and cause of a verdict that names these ranks are right."""
+        named = [fault for fault in self.faults if ranks & set(fault.ranks)]
+        late_host = self.waits_for_late_messages and (kind, cause) == (Kind.SLOW_HOST, Cause.HOST_CPU)
+        return any(fault.explains(kind, cause) or (late_host and fault.kind is FaultKind.LATE_LINK) for fault in named)
+
+    @property
+    def waits_for_late_messages(self) -> bool:
+        """Where a schedule overlaps its messages, and gloo can't hold one back, a rank whose messages are made late
+        stands still on its host before each (faults/waits.py)."""
+        return self.source is Source.RECORDED and "VPP" in self.layout
 
     @property
     def group(self) -> str:

@@ -21,6 +21,9 @@ SPARE = 2
 """Processors of a job beside one a rank."""
 OF_FOUR = frozenset({"DP4", "DP4 sharded optimizer", "EP2 x DP4", "PP4 (DP1)"})
 """Layouts in which a rank that calls something else does so among four: of two nobody can tell which is wrong."""
+PIPELINE_OF_FOUR = "PP4 (DP1)"
+"""Of which a stage in the middle calls something else: the first collective of the first and the last is that of the
+embedding, which they share."""
 OTHER_CALLS = frozenset({FaultKind.SKIP_COLLECTIVE, FaultKind.WRONG_SIZE, FaultKind.WRONG_ORDER})
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
@@ -69,8 +72,9 @@ def _of_layout(layout: str, number: int, seed: int) -> list[Case | None]:
     def stands(kind: FaultKind, side: HangSide | None = None) -> Case | None:
         if kind in OTHER_CALLS and layout not in OF_FOUR:
             return None
-        fault = Fault(kind=kind, ranks=(rank,), side=side, from_step=FROM_STEP, to_step=FROM_STEP)
-        return of(f"{kind}{f' of the {side}' if side else ''} on {rank}", fault)
+        broken = 1 + rank % 2 if kind in OTHER_CALLS and layout == PIPELINE_OF_FOUR else rank
+        fault = Fault(kind=kind, ranks=(broken,), side=side, from_step=FROM_STEP, to_step=FROM_STEP)
+        return of(f"{kind}{f' of the {side}' if side else ''} on {broken}", fault)
 
     def slowed(ratio: float) -> Case:
         return of(f"slow_compute x{ratio} on {rank}", slow(rank, ratio))

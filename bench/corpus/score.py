@@ -54,9 +54,7 @@ class Score:
                 continue
             first = min(naming, key=lambda each: each.unix_ns)
             self.seconds.append((first.unix_ns - fault.begun_unix_ns) * NS)
-            self.wrong_causes += not any(
-                other.explains(first.kind, first.cause) for other in label.faults if first.ranks & set(other.ranks)
-            )
+            self.wrong_causes += not label.explains(first.kind, first.cause, first.ranks)
 
 
 def total(scores: Iterable[Score]) -> Score:

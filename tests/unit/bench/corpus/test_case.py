@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from bench.corpus import case
-from bench.corpus.case import LABEL, TRACES
+from bench.corpus.case import LABEL, TRACES, Injected, Label, Source
 from bench.corpus.simulated import LAYOUTS, Planned
 from megatronapp.core.errors import DataError, UsageError
+from megatronapp.core.findings import Cause, Kind
+from megatronapp.core.scenario import FaultKind
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +62,16 @@ def test_a_label_without_traces_is_refused(root: Path, tmp_path: Path) -> None:
 def test_a_folder_without_cases_says_how_some_are_made(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="make some with"):
         list(case.find(tmp_path))
+
+
+def test_a_late_message_is_also_a_late_host_where_the_schedule_overlaps_its_messages_over_gloo() -> None:
+    fault = Injected(kind=FaultKind.LATE_LINK, ranks=(3,), from_step=36, size=0.06, begun_unix_ns=0)
+
+    def is_right(layout: str, source: Source, rank: int = 3) -> bool:
+        label = Label(name="a", source=source, layout=layout, world=4, faults=(fault,))
+        return label.explains(Kind.SLOW_HOST, Cause.HOST_CPU, {rank})
+
+    assert is_right("PP2 x VPP2 x DP2", Source.RECORDED)
+    assert not is_right("PP2 x VPP2 x DP2", Source.RECORDED, rank=1)
+    assert not is_right("PP2 x VPP2 x DP2", Source.SIMULATED)
+    assert not is_right("PP2 x DP2", Source.RECORDED)

@@ -70,6 +70,14 @@ def test_all_kinds_but_deaths_are_recorded_in_all_layouts_where_they_can_be_told
     assert {case.layout for case in cases if isinstance(case, FromOutside)} == set(ALL_LAYOUTS)
 
 
+def test_of_a_pipeline_a_stage_in_the_middle_calls_something_else() -> None:
+    cases = processors.planned(first=0, seeds=4)
+
+    others = [fault for case in cases for fault in case.scenario.faults if fault.kind in processors.OTHER_CALLS
+              and case.layout == processors.PIPELINE_OF_FOUR]  # fmt: skip
+    assert {rank for fault in others for rank in fault.ranks} == {1, 2}
+
+
 def test_each_seed_has_cases_of_its_own() -> None:
     folders = [record.folder_name(case.name) for case in processors.planned(first=0, seeds=4)]
 
