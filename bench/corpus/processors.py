@@ -19,11 +19,11 @@ from tests.faults.harness import WORLD
 
 SPARE = 2
 """Processors of a job beside one a rank."""
-OF_FOUR = frozenset({"DP4", "DP4 sharded optimizer", "EP2 x DP4", "PP4 (DP1)"})
-"""Layouts in which a rank that calls something else does so among four: of two nobody can tell which is wrong."""
 PIPELINE_OF_FOUR = "PP4 (DP1)"
 """Of which a stage in the middle calls something else: the first collective of the first and the last is that of the
 embedding, which they share."""
+OF_FOUR = frozenset({"DP4", "DP4 sharded optimizer", "EP2 x DP4", PIPELINE_OF_FOUR})
+"""Layouts in which a rank that calls something else does so among four: of two nobody can tell which is wrong."""
 OTHER_CALLS = frozenset({FaultKind.SKIP_COLLECTIVE, FaultKind.WRONG_SIZE, FaultKind.WRONG_ORDER})
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 

@@ -17,10 +17,10 @@ from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.steps import RankTable
 
 PAGE_COST = 1.01
-"""The job's step time over that without the fault: for less than a hundredth nobody is woken,"""
+"""The job's step time over that without the fault: for less than a hundredth nobody is woken, but for PAGE_DEVICES."""
 PAGE_DEVICES = 8
-"""unless it is as much as so many devices do, a usual node's: they are what it takes to be rid of it. In a job of 4,096
-devices that is 0.2 %."""
+"""What costs the job as much as so many of its devices compute pages, however small a share that is: they are a usual
+node, which is what would be replaced. In a job of 4,096 devices it is 0.2 %."""
 REFRESH_STEPS = 10
 """An open finding is told again after so many steps, so that its evidence goes on."""
 LEAD_STEPS = 16
@@ -206,7 +206,7 @@ class Ledger:
             cost_ratio=cost,
             confidence=suspicion.confidence,
             state=State.OPEN,
-            page=(before is not None and before.page) or _pages(suspicion, _is_dear(cost, ranks), since_unix_ns, now),
+            page=(before is not None and before.page) or _pages(suspicion, _is_costly(cost, ranks), since_unix_ns, now),
             evidence=tuple(_continued(series, before, since) for series in suspicion.evidence),
             summary=_summary(suspicion, since, cost),
             advice=suspicion.advice,
@@ -282,19 +282,19 @@ def key_of(what: Suspicion | Finding) -> Key:
     return str(what.kind) if what.kind is Kind.HANG else f"{what.kind}/{what.cause}", what.ranks
 
 
-def _is_dear(cost: float, ranks: RankTable | None) -> bool:
+def _is_costly(cost: float, ranks: RankTable | None) -> bool:
     """Whether somebody is to be woken for what costs the job so much."""
     devices = len(ranks) if ranks is not None else 0
     return cost >= PAGE_COST or (cost - 1) * devices >= PAGE_DEVICES
 
 
-def _pages(suspicion: Suspicion, dear: bool, since_unix_ns: int, now: Moment) -> bool:
+def _pages(suspicion: Suspicion, costly: bool, since_unix_ns: int, now: Moment) -> bool:
     if suspicion.kind is Kind.HANG:
         return suspicion.pages
     seconds = (now.unix_ns - since_unix_ns) * NS
     lasting = suspicion.slow_steps >= suspicion.page_steps and seconds >= suspicion.page_seconds
     large = log_effect(suspicion) >= least_effect(suspicion)
-    return suspicion.pages and not suspicion.fading and lasting and large and dear
+    return suspicion.pages and not suspicion.fading and lasting and large and costly
 
 
 def _worth_telling(finding: Finding, before: Finding | None) -> bool:
