@@ -191,6 +191,32 @@ def test_a_cpu_rank_whose_messages_come_late_is_not_blamed_for_its_cold_processo
     assert verdicts.paged_ranks() == blamed
 
 
+def test_a_cpu_rank_that_is_slower_than_idling_makes_it_is_named_beside_a_late_host_of_its_replica() -> None:
+    faults = (Fault("host", (1,), ONSET, 0.6), Fault("compute", (3,), ONSET, 1.5))
+
+    verdicts = detect(Job(Layout(pp=2, dp=2), CPU, faults, seed=1, on_cpu=True), ONSET + 40)
+
+    assert verdicts.paged_ranks() == {1, 3}
+
+
+@pytest.mark.parametrize(
+    ("other", "seconds", "paged"),
+    [
+        pytest.param(3, 0.2, {1}, id="half as late in the same replica"),
+        pytest.param(3, 0.4, {1, 3}, id="as late in the same replica"),
+        pytest.param(2, 0.2, {1, 2}, id="half as late in another replica"),
+    ],
+)
+def test_a_cpu_rank_whose_messages_wait_for_a_later_rank_of_its_replica_is_not_paged(
+    other: int, seconds: float, paged: set[int]
+) -> None:
+    faults = (Fault("link", (1,), ONSET, 0.45), Fault("link", (other,), ONSET, seconds))
+
+    verdicts = detect(Job(Layout(pp=2, dp=2), CPU, faults, seed=1, on_cpu=True), ONSET + 40)
+
+    assert verdicts.paged_ranks() == paged
+
+
 @pytest.mark.parametrize(("on_cpu", "paged"), [(True, {2}), (False, {0, 2})])
 def test_a_cpu_rank_is_not_paged_in_the_shadow_of_a_much_slower_one(on_cpu: bool, paged: set[int]) -> None:
     faults = (Fault("compute", (2,), ONSET, 1.6), Fault("compute", (0,), ONSET, 1.2))

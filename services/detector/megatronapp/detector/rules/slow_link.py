@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -79,10 +80,19 @@ DELAYS = {"sync_delay": "its gradients", "send_delay": "its messages"}
 
 
 def _delays(view: View) -> Iterator[Suspicion]:
-    """A rank that has what it sends, and sends it late all the same."""
+    """A rank that has what it sends, and sends it late all the same.
+
+    Where a send ends when its receiver takes it, one to a rank that is itself late takes longer, too, and so on through
+    the replica: far less late than the latest of it, a rank is nobody to page.
+    """
     for signal, what in DELAYS.items():
-        for rank in view.alarmed(signal):
-            yield _delay(view, signal, rank, what)
+        effect = view.monitors[signal].effect if signal in view.monitors else np.zeros(0)
+        late = view.alarmed(signal)
+        for rank in late:
+            found = _delay(view, signal, rank, what)
+            beside = replicas(view, (rank,)).intersection(late) if signal == "send_delay" else {rank}
+            enough = view.profile.shadow * max(float(effect[each]) for each in beside)
+            yield replace(found, pages=float(effect[rank]) >= enough)
 
 
 def _delay(view: View, signal: str, rank: int, what: str) -> Suspicion:
