@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from megatronapp.trainer import checkpoint_folder, launch, rank_exit
@@ -53,6 +54,22 @@ def steps_until_interrupted(flags: str) -> int:
     recording = Interrupted()
     launch.run(flags.split(), reporters=[recording], plugins=())
     return len(recording.steps)
+
+
+def test_a_rank_that_dies_in_native_code_leaves_its_python_stack() -> None:
+    with start(f"{TINY} --train-iters 100000 --log-interval 1", ranks=1) as torchrun:
+        assert torchrun.stdout is not None
+        try:
+            next(line for line in torchrun.stdout if '"step"' in line)
+            (rank,) = psutil.Process(torchrun.pid).children()
+            rank.send_signal(signal.SIGSEGV)
+            rest = torchrun.communicate(timeout=60)[0]
+        finally:
+            torchrun.kill()
+
+    assert "Fatal Python error: Segmentation fault" in rest
+    assert "trainer/loop.py" in rest
+    assert f"(exitcode: {-signal.SIGSEGV})" in rest
 
 
 def test_sigterm_to_one_rank_ends_all_in_order_with_a_checkpoint(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -59,6 +60,9 @@ from megatronapp.trainer.versions import library_versions
 from megatronapp.trainer.wandb_reporter import WandbReporter
 from megatronapp.trainer.worlds import World
 
+STDERR = 2
+"""A notebook's sys.stderr is no file."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
@@ -94,6 +98,8 @@ def run(
     argv: Sequence[str], *, reporters: Sequence[Reporter] = (), plugins: Sequence[type[Plugin]] | None = None
 ) -> None:
     """Train as the flags say; `plugins` None takes all that are installed. Raises MegatronAppError."""
+    if not faulthandler.is_enabled():
+        faulthandler.enable(STDERR)  # who dies in native code leaves the Python stacks of its threads
     with ExitStack() as stack:
         opened = stack.enter_context(open_run(argv, plugins=plugins))
         if dist.get_rank() == opened.layout.world - 1:
