@@ -96,7 +96,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5, help="steps, each with draws of its own (default %(default)s)")
     parser.add_argument("--ratios", nargs="+", default=RATIOS, metavar="F:B:W", help="default: %(default)s")
     parser.add_argument("--hint", nargs="+", choices=HINTS, default=HINTS, help="default: both")
-    parser.add_argument("--operation-ms", type=float, default=20.0, help="the shortest one (default %(default)s)")
+    parser.add_argument("--operation-ms", type=float, default=30.0, help="the shortest one (default %(default)s)")
     parser.add_argument("--microbatches", type=int, help="default: 16; on GPUs 4 for each stage")
     parser.add_argument("--steps", type=int, default=1000, help="with delays, over each lane (default %(default)s)")
     gpu = parser.add_argument_group("--only gpu")

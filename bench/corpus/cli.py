@@ -63,7 +63,7 @@ def record(options: argparse.Namespace) -> int:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # ranks take the GPUs that they see
     if options.small:
         return record.small(options.folder)
-    cases = list(processors.planned(options.first, options.seeds))[:: options.every]
+    cases = list(processors.planned(options.first, options.seeds))[options.begin :: options.every]
     return record.on_processors(options.folder, cases, options.jobs, options.within)
 
 
@@ -139,6 +139,9 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--seeds", type=int, default=SEEDS, help=f"of each layout and fault; default {SEEDS}")
     known.add_argument("--first", type=int, default=0, help="seeds of the round to leave out; default 0")
     known.add_argument("--every", type=_positive, default=1, help="make every so-many-th case alone; record likewise")
+    known.add_argument(
+        "--begin", type=int, default=0, metavar="CASE", help="number of the planned case to record first; default 0"
+    )
     known.add_argument("--result", action="store_true", help="seeds for results; default: those for tuning")
     known.add_argument("--round", type=int, default=RESULT_ROUND, help=f"of --result's seeds; default {RESULT_ROUND}")
     known.add_argument("--small", action="store_true", help="record each kind of fault once or twice, on processors")

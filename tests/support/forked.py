@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
+from tests.support.parents import end_with_parent
 from tests.support.ports import free_port
 
 T = TypeVar("T")
@@ -129,6 +130,7 @@ def _rank(rank: int, world_size: int, environment: Mapping[str, str], calls: Con
     import torch
 
     faulthandler.enable()
+    end_with_parent()
     torch.set_num_threads(1)
     size = str(world_size)
     os.environ.update(

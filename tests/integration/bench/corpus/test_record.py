@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.corpus import case, gpus, ours, record
 from bench.corpus.outside import Deed, FromOutside
 from megatronapp.core.findings import Kind
 from megatronapp.core.scenario import FaultKind, HangSide, Scenario
-from tests.faults.harness import MODEL
+from tests.faults.harness import MODEL, WORLD
 
 KILLED = next(each for each in gpus.OF_TWO if each.name == "DP2: kill on 1")
 KIT = record.Kit(2, MODEL, gpus.PAIRS, standing_seconds=14.0, start_seconds=120.0)
@@ -50,3 +53,18 @@ def test_a_job_that_ends_by_its_fault_is_no_case_of_one_that_stands(
 
     assert not list(tmp_path.rglob(case.LABEL))
     assert "DP2: kill on 1: not recorded: all ranks ended by themselves" in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+def test_ranks_end_with_who_records_them(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-m", "bench.corpus", "record", str(tmp_path)]) as recorder:
+        try:
+            while len(list(tmp_path.rglob("rank-*.log"))) < WORLD:
+                time.sleep(0.2)
+            started = psutil.Process(recorder.pid).children(recursive=True)
+        finally:
+            recorder.kill()
+
+    assert len(started) > WORLD
+    assert psutil.wait_procs(started, timeout=20)[1] == []
