@@ -18,6 +18,7 @@ from megatronapp.cli.demo.state import DemoState
 from megatronapp.cli.local_stack import LocalStack, Options, local_stack
 from megatronapp.core.bus import MemoryBus, Topic
 from megatronapp.core.findings import Finding
+from megatronapp.detector import profiles
 from megatronapp.v1 import findings_pb2, trace_pb2
 from tests.faults.cases import ALL_LAYOUTS, Case
 from tests.faults.rank import main
@@ -25,8 +26,9 @@ from tests.support.ports import free_port
 
 WORLD = 4
 CLEAN_STEPS = 80
-FAULT_STEPS = 50
-"""Of a fault, found or not: whoever pages in the end counts."""
+FAULT_STEPS, FAULT_SECONDS = 50, 2 * profiles.CPU.patience.seconds
+"""Of a fault, found or not: whoever pages in the end counts. A quick host makes the steps in less time than a page
+waits for."""
 HANG_SECONDS = 30.0
 """A hang is watched for so long."""
 START_SECONDS = 120.0
@@ -152,13 +154,15 @@ def _start(case: Case, context: ForkServerContext, folder: Path, running: LocalS
 
 async def _until_over(case: Case, state: DemoState, ranks: list[ForkServerProcess]) -> None:
     last_step = CLEAN_STEPS if case.clean else state.from_step + FAULT_STEPS
-    step, moved = 0, time.monotonic()
-    while step < last_step:
+    step, moved, over_at = 0, time.monotonic(), 0.0
+    while step < last_step or moved < over_at:
         await asyncio.sleep(0.1)
         if any(process.exitcode is not None for process in ranks):
             raise AssertionError(f"{case.name}: a rank ended with {[process.exitcode for process in ranks]}")
         now = time.monotonic()
         if state.step > step:
+            if not case.clean and step < state.from_step <= state.step:
+                over_at = now + FAULT_SECONDS
             step, moved = state.step, now
         elif now - moved > (HANG_SECONDS if step else START_SECONDS):
             return
