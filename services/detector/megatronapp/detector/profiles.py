@@ -126,7 +126,7 @@ CPU = DeviceProfile(
     wall_time_tells=False,
     link_is_known=False,
     shadow=0.5,
-    # On one host ranks that idled before each pass took 35 % more CPU time for it; in 85 jobs with a late rank that
+    # On one host ranks that idled before each pass took 35 % more CPU time for it; in 88 jobs with a late rank that
     # were recorded on other hosts (bench.corpus) 36 % at most.
     idle_effect=math.log(1.4),
     optimizer_tells_memory=False,
