@@ -95,7 +95,7 @@ class DeviceProfile:
     """What carries a message follows from where its ends are: NVLink within a node, a network card between nodes."""
     shadow: float
     """Share of the strongest slowness that another rank's must reach to page beside it; 0: any. Who waits for a slow
-    rank idles, and where idling slows it computes slower, too."""
+    rank idles, and where idling slows it computes slower, too; what it sends may wait for a late one."""
     idle_effect: float
     """log(effect_ratio) that idleness alone may reach."""
     optimizer_tells_memory: bool

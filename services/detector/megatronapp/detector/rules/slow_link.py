@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -80,19 +79,18 @@ DELAYS = {"sync_delay": "its gradients", "send_delay": "its messages"}
 
 
 def _delays(view: View) -> Iterator[Suspicion]:
-    """A rank that has what it sends, and sends it late all the same.
-
-    Where a send ends when its receiver takes it, one to a rank that is itself late takes longer, too, and so on through
-    the replica: far less late than the latest of it, a rank is nobody to page.
-    """
+    """A rank that has what it sends, and sends it late all the same."""
     for signal, what in DELAYS.items():
-        effect = view.monitors[signal].effect if signal in view.monitors else np.zeros(0)
-        late = view.alarmed(signal)
-        for rank in late:
-            found = _delay(view, signal, rank, what)
-            beside = replicas(view, (rank,)).intersection(late) if signal == "send_delay" else {rank}
-            enough = view.profile.shadow * max(float(effect[each]) for each in beside)
-            yield replace(found, pages=float(effect[rank]) >= enough)
+        for rank in view.alarmed(signal):
+            yield _delay(view, signal, rank, what)
+
+
+def _among_the_latest(view: View, rank: int) -> bool:
+    """Whether nobody of the rank's replica sends far later. Where a send ends when its receiver takes it, one to a rank
+    that is itself late takes longer, too, and so on through the replica."""
+    effect = view.monitors["send_delay"].effect
+    late = replicas(view, (rank,)).intersection(view.alarmed("send_delay"))
+    return float(effect[rank]) >= view.profile.shadow * max(float(effect[each]) for each in late)
 
 
 def _delay(view: View, signal: str, rank: int, what: str) -> Suspicion:
@@ -111,6 +109,7 @@ def _delay(view: View, signal: str, rank: int, what: str) -> Suspicion:
         confidence=confidence(monitor, rank),
         uncertainty=monitor.uncertainty(rank),
         slow_steps=monitor.slow_steps(rank),
+        pages=signal != "send_delay" or _among_the_latest(view, rank),
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
         page_steps=patience(view, since, wall_time=True),
