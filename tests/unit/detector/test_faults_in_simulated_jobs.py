@@ -115,6 +115,15 @@ def test_a_fault_that_ends_is_resolved_and_a_new_one_has_a_new_id() -> None:
     assert [finding.id for finding in verdicts.open()] == [second]
 
 
+def test_a_page_of_a_slow_rank_is_not_renamed_by_a_moment_of_its_host() -> None:
+    """Which costs more for as long as it lasts."""
+    faults = (Fault("compute", (1,), ONSET, 1.5), Fault("host", (1,), ONSET + 40, 1.0, to_step=ONSET + 44))
+
+    verdicts = detect(Job(Layout(pp=1, dp=4), CPU, faults, seed=1, on_cpu=True), ONSET + 60)
+
+    assert {(finding.kind, finding.ranks) for _, finding in verdicts.said if finding.page} == {(Kind.SLOW_GPU, (1,))}
+
+
 def test_a_fault_that_outlasts_its_job_was_open_at_its_end() -> None:
     faults = (Fault("compute", (1,), ONSET, 1.2, to_step=ONSET + 9), Fault("compute", (2,), ONSET + 40, 1.2))
     job = Job(Layout(), GPU, faults, seed=7)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import log
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +105,43 @@ def test_a_finding_whose_cause_becomes_clearer_is_renamed() -> None:
     (renamed,) = _told(ledger, [SLOW_HOST], step=21)
 
     assert renamed.kind == Kind.SLOW_HOST
+
+
+@pytest.mark.parametrize(
+    "burst",
+    [
+        pytest.param({"slow_steps": PAGE_STEPS - 1}, id="of too few steps"),
+        pytest.param({"since_step": 20, "page_seconds": 2.0}, id="too short"),
+        pytest.param({"pages": False}, id="that wakes nobody"),
+    ],
+)
+def test_a_page_is_not_renamed_by_what_outweighs_it_for_a_moment(burst: dict[str, Any]) -> None:
+    ledger = Ledger("run", "team/job", 1)
+    (page,) = _told(ledger, [SLOW_GPU], step=20)
+
+    told = _told(ledger, [replace(SLOW_HOST, outweighs=Kind.SLOW_GPU, **burst)], step=21)
+
+    assert page.page
+    assert told == []
+    assert ledger.open == [page]
+
+
+def test_a_page_is_renamed_by_what_outweighs_it_for_long() -> None:
+    ledger = Ledger("run", "team/job", 1)
+    (page,) = _told(ledger, [SLOW_GPU], step=20)
+
+    (renamed,) = _told(ledger, [replace(SLOW_HOST, outweighs=Kind.SLOW_GPU, slow_steps=PAGE_STEPS)], step=21)
+
+    assert (renamed.id, renamed.kind, renamed.page) == (page.id, Kind.SLOW_HOST, True)
+
+
+def test_a_page_that_nothing_bears_any_more_is_renamed_at_once() -> None:
+    ledger = Ledger("run", "team/job", 1)
+    (page,) = _told(ledger, [SLOW_GPU], step=20)
+
+    (renamed,) = _told(ledger, [replace(SLOW_HOST, slow_steps=1)], step=21)
+
+    assert (renamed.id, renamed.kind) == (page.id, Kind.SLOW_HOST)
 
 
 def test_a_hang_whose_cause_becomes_clearer_is_renamed_and_pages_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from megatronapp.core.findings import Cause, Kind
 from megatronapp.detector.rules import fabric_slow, imbalance, nccl_links, slow_gpu, slow_host, slow_link, unknown
@@ -54,8 +55,10 @@ def settle(suspicions: Iterable[Suspicion]) -> list[Suspicion]:
         alone = suspicion.kind in OF_ONE_RANK and bool(suspicion.ranks)
         key = (None if alone else suspicion.kind, suspicion.ranks)
         known = chosen.get(key)
-        if known is None or _outweighs(suspicion, known):
+        if known is None:
             chosen[key] = suspicion
+        elif _outweighs(suspicion, known):
+            chosen[key] = replace(suspicion, outweighs=known.outweighs or known.kind)
     return _explained(list(chosen.values()))
 
 

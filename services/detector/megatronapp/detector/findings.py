@@ -109,7 +109,8 @@ class Ledger:
     ) -> list[Finding]:
         """Take what one source suspects now and resolve what it no longer does; returns new and changed findings.
 
-        What fades keeps its finding open, but opens and renames none: the newest steps do not show what it says.
+        What fades keeps its finding open, but opens and renames none: the newest steps do not show what it says. Nor
+        does what would page nobody rename a page that stands: a burst may outweigh it for a moment.
         """
         cases, changed, seen = self._open.setdefault(source, {}), list[Finding](), set[Key]()
         if not cases and not suspicions:
@@ -121,6 +122,8 @@ class Ledger:
             seen.add(key)
             case = cases.get(key)
             if suspicion.fading and not _says_the_same(case, suspicion):
+                continue
+            if case is not None and _outweighs_for_a_moment(suspicion, case.finding, ranks, cost_of, now):
                 continue
             if case is not None:
                 case.held_updates = case.held_until_unix_ns = 0
@@ -262,6 +265,20 @@ def _settled(case: _Case, suspicion: Suspicion, now: Moment) -> bool:
     quiet = known.page or not suspicion.pages
     same = _says_the_same(case, suspicion) and _witnesses(suspicion.evidence) <= _witnesses(known.evidence)
     return same and quiet and now.step - case.told_step < REFRESH_STEPS
+
+
+def _outweighs_for_a_moment(
+    suspicion: Suspicion,
+    known: Finding,
+    ranks: RankTable | None,
+    cost_of: Callable[[Suspicion], float],
+    now: Moment,
+) -> bool:
+    """Whether this, which would not page by itself, outweighs what a page says of the ranks and is suspected still."""
+    if not known.page or suspicion.outweighs is not known.kind:
+        return False
+    since = suspicion.since_step if suspicion.since_step is not None else now.step
+    return not _pages(suspicion, _is_costly(cost_of(suspicion), ranks), now.unix_of(since), now)
 
 
 def _witnesses(evidence: Iterable[Evidence]) -> int:

@@ -109,6 +109,8 @@ class Suspicion:
     cost_ratio: float = 1.0
     involved: tuple[int, ...] = ()
     """Further ranks whose own slowness would explain it."""
+    outweighs: Kind | None = None
+    """What the same ranks are suspected of as well, which explains less."""
 
 
 class Rule(Protocol):

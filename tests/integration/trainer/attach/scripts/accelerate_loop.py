@@ -8,8 +8,8 @@ import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
-STEPS, WIDTH = map(int, sys.argv[1:] or (4, 32))
-BATCH, ACCUMULATED = 4, 2
+STEPS, WIDTH, BATCH = map(int, sys.argv[1:] or (4, 32, 4))
+ACCUMULATED = 2
 
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATED)
 torch.manual_seed(1)
