@@ -117,7 +117,9 @@ def _drawn(setting: Setting, seed: int, split: bool) -> tuple[Whole, Whole]:
     return durations.reshape(shape), late.reshape(shape)
 
 
-def simulated(setting: Setting, mode: str, seed: int) -> Run:
+def simulated(setting: Setting, mode: str, seed: int, host_ns: Whole | None = None) -> Run:
+    """`host_ns`: what an operation takes its host beside what it sleeps, by (stage, kind of the mode's operations);
+    None: nothing."""
     layout = replace(setting.layout, split=mode != STOCK)
     durations, late = setting.draws(seed, split=mode != STOCK)
     if mode == STOCK:
@@ -129,6 +131,8 @@ def simulated(setting: Setting, mode: str, seed: int) -> Run:
     else:
         schedule = dynamic(mode, layout, setting.orders(mode), [setting.cap] * setting.stages)
         schedule = replace(schedule, by_need=mode != AS_POSTED)
+    if host_ns is not None:
+        durations = durations + host_ns[..., None, None]
     flat, wiring = (setting.stages, layout.operations), wire(layout, setting.links)
     return run(layout, schedule, durations.reshape(flat), wiring, late=late.reshape(flat) * wiring.crosses(layout))
 
@@ -140,6 +144,9 @@ class Measured(NamedTuple):
     """Of the pipeline, all stages together."""
     host_shares: list[float]
     """Of the operations' time, on the rank where it is largest."""
+    host_ns: Whole
+    """What an operation takes its host beside what it sleeps, choosing included: the median over steps, by (stage,
+    kind of the mode's operations)."""
     dispatch_seconds: float
     """Of one operation, the median over steps, on the rank where it is largest."""
     peak: float
@@ -161,8 +168,10 @@ def measured(setting: Setting, mode: str) -> Measured:
         WARM_UP_STEPS:
     ]
     shares = [max(step.host_share for step in steps) for steps in zip(*ranks, strict=True)][WARM_UP_STEPS:]
+    host_ns = np.array([np.median([step.host_ns for step in rank[WARM_UP_STEPS:]], axis=0) for rank in ranks])
     dispatch = max(float(np.median([step.dispatch for step in rank])) for rank in ranks)
-    return Measured(spans, shares, dispatch, max(step.peak for rank in ranks for step in rank))
+    peak = max(step.peak for rank in ranks for step in rank)
+    return Measured(spans, shares, host_ns.astype(np.int64), dispatch, peak)
 
 
 class _Step(NamedTuple):
@@ -171,6 +180,8 @@ class _Step(NamedTuple):
     begin: float
     end: float
     host_share: float
+    host_ns: list[float]
+    """Of an operation, by its kind."""
     dispatch: float
     peak: float
 
@@ -195,14 +206,14 @@ class SleptPipeline(DppPlugin):
         super().__init__(args, context)
         self._stage = context.placement.pipeline
         self._passes: Counter[tuple[Kind, int]] = Counter()
-        self._slept = self._worked = 0.0
+        self._slept, self._worked = _none(), _none()
         self._wgrad = _SleptWgrad(self)
         self._orders = self.setting.orders(self.mode)
         self._made: StagePolicy | None = None
         assert isinstance(self._pipeline.transport, NativeTransport)
         self._pipeline.transport.late_seconds = self._late_seconds
-        for name in ("forward_step", "backward_step"):
-            setattr(schedules, name, self._timed(getattr(schedules, name)))
+        for name, kind in (("forward_step", Kind.FORWARD), ("backward_step", Kind.BACKWARD)):
+            setattr(schedules, name, self._timed(getattr(schedules, name), kind))
 
     # ---- the plug-in
 
@@ -216,7 +227,7 @@ class SleptPipeline(DppPlugin):
             self.dynamic.places = None
 
         def run_step(**kwargs: Any) -> Any:
-            self._slept = self._worked = 0.0
+            self._slept, self._worked = _none(), _none()
             self._passes.clear()
             dist.barrier()
             begin = time.perf_counter()
@@ -224,7 +235,7 @@ class SleptPipeline(DppPlugin):
             end = time.perf_counter()
             dispatch = 0.0 if self.mode == STOCK else self.dynamic.dispatch_seconds / self.setting.layout.operations
             peak = 0.0 if self._made is None else self._made.peak
-            self.steps.append(_Step(begin, end, 1 - self._slept / self._worked, dispatch, peak))
+            self.steps.append(_Step(begin, end, self._host_share(), self._host_ns(dispatch), dispatch, peak))
             return outputs
 
         return run_step
@@ -233,7 +244,16 @@ class SleptPipeline(DppPlugin):
         self._made = StagePolicy(layout, stage, self._orders[stage], cap=self.setting.cap, strict=self.mode == REPLAY)
         return self._made
 
-    # ---- what is slept
+    # ---- what is slept, and what operations take beside it
+
+    def _host_share(self) -> float:
+        return 1 - sum(self._slept.values()) / sum(self._worked.values())
+
+    def _host_ns(self, dispatch_seconds: float) -> list[float]:
+        """Of an operation, by its kind, with the choice of it."""
+        operations = self.setting.chunks * self.setting.microbatches
+        kinds = replace(self.setting.layout, split=self.mode != STOCK).kinds
+        return [((self._worked[kind] - self._slept[kind]) / operations + dispatch_seconds) * 1e9 for kind in kinds]
 
     def sleep(self, kinds: Sequence[Kind], chunk: int) -> None:
         """The next microbatch of a chunk, of these kinds together."""
@@ -242,7 +262,7 @@ class SleptPipeline(DppPlugin):
         for kind in kinds:
             nanoseconds += int(durations[self._stage, kind, chunk, self._passes[kind, chunk]])
             self._passes[kind, chunk] += 1
-        self._slept += nanoseconds / 1e9
+        self._slept[kinds[0]] += nanoseconds / 1e9
         time.sleep(nanoseconds / 1e9)
 
     def _late_seconds(self, message: Message) -> float:
@@ -255,17 +275,17 @@ class SleptPipeline(DppPlugin):
         _, late = self.setting.draws(len(self.steps), split=True)
         return float(late[stage, kind, there, microbatch]) / 1e9
 
-    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, function: Callable[..., Any], kind: Kind) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
             began = time.perf_counter()
             result = function(*args, **kwargs)
-            self._worked += time.perf_counter() - began
+            self.worked(kind, time.perf_counter() - began)
             return result
 
         return timed
 
-    def worked(self, seconds: float) -> None:
-        self._worked += seconds
+    def worked(self, kind: Kind, seconds: float) -> None:
+        self._worked[kind] += seconds
 
     def _forward(self, chunk: Any, number: int) -> Any:
         weight = next(parameter for parameter in chunk.parameters() if parameter.requires_grad)
@@ -280,6 +300,11 @@ class SleptPipeline(DppPlugin):
         return forward
 
 
+def _none() -> dict[Kind, float]:
+    """Seconds."""
+    return dict.fromkeys(Kind, 0.0)
+
+
 class _SleptWgrad(DeferredWgrad):
     def __init__(self, pipeline: SleptPipeline) -> None:
         super().__init__()
@@ -288,7 +313,7 @@ class _SleptWgrad(DeferredWgrad):
     def run(self, chunk: int, microbatch: int) -> None:
         began = time.perf_counter()
         self._pipeline.sleep([Kind.WGRAD], chunk)
-        self._pipeline.worked(time.perf_counter() - began)
+        self._pipeline.worked(Kind.WGRAD, time.perf_counter() - began)
 
 
 class _Sleep(torch.autograd.Function):

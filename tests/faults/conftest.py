@@ -1,4 +1,4 @@
-"""--faults-share 0.13 plays a drawn eighth of the matrix; --faults-seed draws the same again."""
+"""--faults-share 0.25 plays a drawn quarter of the matrix; --faults-seed draws the same again."""
 
 from __future__ import annotations
 

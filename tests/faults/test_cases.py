@@ -7,7 +7,7 @@ import pytest
 from megatronapp.core.scenario import FaultKind
 from tests.faults.cases import ALL_LAYOUTS, CLEAN, EXPECTED, FAULTY, LAYOUTS, drawn, kinds_of
 
-SHARE = 0.13
+SHARE = 0.25
 """Of `make faults-drawn`."""
 STALLS = (FaultKind.HOST_STALL, FaultKind.DATA_STALL, FaultKind.LATE_LINK)
 STEP_SECONDS = 0.1
