@@ -74,12 +74,18 @@ def test_one_that_was_heard_of_in_a_few_steps_alone_is_not_new_to_be_judged() ->
 
 
 def test_new_items_are_looked_at_as_often_as_is_allowed_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices, looks, extraordinary = Devices(), [], offsets.extraordinary
-    monkeypatch.setattr(offsets, "extraordinary", lambda values: looks.append(1) or extraordinary(values))
+    devices, looks, extraordinary = Devices(), list[tuple[int, float]](), offsets.extraordinary
+
+    def looked_at(values: np.ndarray, share: float) -> np.ndarray:
+        looks.append((values.shape[1], share))
+        return extraordinary(values, share)
+
+    monkeypatch.setattr(offsets, "extraordinary", looked_at)
 
     devices.steps(100, culprit=0.0)
 
-    assert len(looks) == offsets.LOOKS
+    assert looks == list(offsets.LOOKS.items())
+    assert sum(offsets.LOOKS.values()) == pytest.approx(1)
 
 
 def test_three_steps_far_off_tell_of_a_new_one_unless_many_others_have_such_steps() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 
 from megatronapp.detector.statistics import offsets
 
 SPREAD, PRIOR, JOBS = 0.004, 0.05, 2000
-FIRST_STEPS = 22
+FIRST_STEPS, SHARE = max(offsets.LOOKS), 0.1
 
 
 @pytest.mark.parametrize("items", [8, 16, 64, 1024])
@@ -80,10 +82,10 @@ def test_of_new_items_as_even_as_they_should_be_one_is_extraordinary_in_one_of_m
     random = np.random.default_rng(items)
 
     beyond = sum(
-        bool(offsets.extraordinary(_steps(random, own)).any()) for own in random.normal(0, SPREAD, (JOBS, items))
+        bool(offsets.extraordinary(_steps(random, own), SHARE).any()) for own in random.normal(0, SPREAD, (JOBS, items))
     )
 
-    assert beyond / JOBS < 4 / offsets.NEW_JOBS / offsets.LOOKS
+    assert beyond / JOBS < 4 * SHARE / offsets.NEW_JOBS
 
 
 def test_of_all_looks_at_the_first_steps_of_a_job_one_in_many_finds_somebody() -> None:
@@ -91,7 +93,8 @@ def test_of_all_looks_at_the_first_steps_of_a_job_one_in_many_finds_somebody() -
     random, found = np.random.default_rng(1), 0
     for _ in range(JOBS):
         values = random.normal(0, SPREAD, (256, FIRST_STEPS))
-        found += any(offsets.extraordinary(values[:, -steps:]).any() for steps in range(5, FIRST_STEPS))
+        looks = ((values[:, -steps:], share) for steps, share in offsets.LOOKS.items())
+        found += any(offsets.extraordinary(*look).any() for look in looks)
 
     assert found / JOBS <= 2 / offsets.NEW_JOBS
 
@@ -102,8 +105,20 @@ def test_a_new_item_far_from_many_others_is_extraordinary_and_of_few_nobody_is()
     own[3] = 8 * SPREAD
     values = _steps(random, own)
 
-    assert np.flatnonzero(offsets.extraordinary(values)).tolist() == [3]
-    assert not offsets.extraordinary(values[:16]).any()
+    assert np.flatnonzero(offsets.extraordinary(values, SHARE)).tolist() == [3]
+    assert not offsets.extraordinary(values[:16], SHARE).any()
+
+
+def test_late_looks_tell_what_early_ones_leave_open() -> None:
+    """Of 4,096 even items one that lies 5.45 standard deviations off."""
+    even = np.array([NormalDist(0, SPREAD).inv_cdf((item + 0.5) / 4096) for item in range(4096)])
+    even[3] = 5.45 * SPREAD
+    first, *_, last = (
+        offsets.extraordinary(np.repeat(even[:, None], steps, axis=1), share) for steps, share in offsets.LOOKS.items()
+    )
+
+    assert not first.any()
+    assert np.flatnonzero(last).tolist() == [3]
 
 
 def test_a_new_item_whose_newest_steps_are_as_others_is_not() -> None:
@@ -113,7 +128,7 @@ def test_a_new_item_whose_newest_steps_are_as_others_is_not() -> None:
     values[3, 8:] += 10 * SPREAD
 
     assert np.median(values[3]) > 9 * SPREAD
-    assert not offsets.extraordinary(values).any()
+    assert not offsets.extraordinary(values, SHARE).any()
 
 
 def test_a_new_item_is_not_where_single_steps_of_all_reach_as_far() -> None:
@@ -125,15 +140,15 @@ def test_a_new_item_is_not_where_single_steps_of_all_reach_as_far() -> None:
     constant = values.copy()
     constant[3] = 0.4
 
-    assert not offsets.extraordinary(values).any()
-    assert np.flatnonzero(offsets.extraordinary(constant)).tolist() == [3]
+    assert not offsets.extraordinary(values, SHARE).any()
+    assert np.flatnonzero(offsets.extraordinary(constant, SHARE)).tolist() == [3]
 
 
 def test_where_groups_of_items_have_more_work_than_others_no_new_one_is_extraordinary() -> None:
     random = np.random.default_rng(0)
     of_replicas = random.lognormal(0, 0.4, 128) - 1
 
-    assert not offsets.extraordinary(_steps(random, 0.1 * np.repeat(of_replicas, 8))).any()
+    assert not offsets.extraordinary(_steps(random, 0.1 * np.repeat(of_replicas, 8)), SHARE).any()
 
 
 def _steps(random: np.random.Generator, own: np.ndarray, steps: int = 8) -> np.ndarray:

@@ -200,15 +200,15 @@ class Monitor:
         self._offset.push(self._bounded((x - self._allowed) / self.sigma))
 
     def _compare_new(self, usual: npt.NDArray[np.intp]) -> None:
-        """What is constant of an item is drawn once, and needs no test for each step: in its first RECENT steps, of all
-        of them."""
+        """What is constant of an item is drawn once, and needs no test for each step: in its first steps, of all of
+        them."""
         steps = len(self._steps)
         self._extraordinary[:] = False
-        if offsets.NEW_STEPS <= steps <= LASTING or (LASTING < steps < RECENT and steps % REFRESH == 0):
+        if (share := offsets.LOOKS.get(steps)) is not None:
             values = self._values.rows[usual, :steps]
             known = np.count_nonzero(np.isfinite(values), axis=1) >= max(offsets.NEW_STEPS, steps // 2)
             items = usual[known]
-            self._extraordinary[items] = offsets.extraordinary(values[known]) & self._new[items]
+            self._extraordinary[items] = offsets.extraordinary(values[known], share) & self._new[items]
 
     def _winsorised(self, change: Floats) -> Floats:
         if self.noise.together:

@@ -16,10 +16,12 @@ SPREADS = 100
 """Jobs of healthy items alone, in one of which the largest offset would reach the allowance."""
 NEW_JOBS = 1000
 """The same of new items, which are tested by nothing else in their first steps."""
-LOOKS = 17
-"""So often (monitor.py): each look could find what is none."""
-NEW_STEPS = 5
-"""Values from which a new item's median tells of its offset: two outliers do not move it."""
+LOOKS = {5: 0.05, 8: 0.05, 12: 0.1, 16: 0.1, 24: 0.35, 48: 0.35}
+"""By the number of values, the share of that one job that each look has (alpha spending: Lan and DeMets, Biometrika
+70, 1983), as each could find what is none: early ones are for what is far off, late ones for what is as little off as
+can be told. The same job's medians hardly change, so that as many looks of equal shares would waste most of it."""
+NEW_STEPS = min(LOOKS)
+"""Of the median of so few values two outliers move nothing."""
 SLOWEST = (0.95, 0.99)
 """Quantiles that tell whether the tail of slow ones is a normal one."""
 SLOWER_STILL = 3
@@ -56,21 +58,21 @@ def allowance(offsets: Floats, prior: float, uncertainty: float = 0.0) -> Floats
     return allowed
 
 
-def extraordinary(values: Floats) -> npt.NDArray[np.bool_]:
+def extraordinary(values: Floats, share: float) -> npt.NDArray[np.bool_]:
     """Of many items that are all new, those whose median lies where neither the offsets nor the steps of healthy ones
-    would bring it in one of NEW_JOBS, however often one looks.
+    would bring it in one of NEW_JOBS, in all looks together.
 
-    values (items × steps): the newest first; nan: not measured. An offset is judged by how the items' medians scatter,
-    as normal: how few steps they were taken from is in that. Steps are judged by how many values of the others reach as
-    far. Nobody, where medians are not normal: where work differs and nobody says so, some ranks have much more of it
-    for a while.
+    values (items × steps): the newest first; nan: not measured. share: that this look has, of LOOKS. An offset is
+    judged by how the items' medians scatter, as normal: how few steps they were taken from is in that. Steps are judged
+    by how many values of the others reach as far. Nobody, where medians are not normal: where work differs and nobody
+    says so, some ranks have much more of it for a while.
     """
     offsets = scale.location(values)
     n = len(offsets)
     spreads = _spreads(np.sort(offsets))
     if n < MANY or len(spreads) == 1 or max(spreads) > NORMAL_TAIL * spreads[0]:
         return np.zeros(n, bool)
-    chance = 1 / (NEW_JOBS * LOOKS * n)
+    chance = share / (NEW_JOBS * n)
     beyond: npt.NDArray[np.bool_] = offsets >= NormalDist().inv_cdf(1 - chance) * max(spreads)
     for item in np.flatnonzero(beyond).tolist():
         beyond[item] = _goes_on(values[item], offsets[item]) and _of_steps(values, item, offsets[item]) < chance
