@@ -108,7 +108,7 @@ def test_every_command_of_the_second_terminal_works_as_typed(checkout: Path, hom
     assert "traced by the platform on this machine" in printed["run"]
     stored = Path(home["HOME"], ".local/share/megatronapp/collector/store")
     assert list(stored.rglob("*.parquet"))
-    assert "1 ranks, 20 steps" in printed["analyze"]
+    assert "1 rank, 20 steps" in printed["analyze"]
     assert (checkout / "run.pftrace").stat().st_size > 0
     assert printed["token"].strip() in up.read_text()
     assert "Traceback" not in up.read_text()

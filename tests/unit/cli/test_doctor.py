@@ -36,3 +36,9 @@ def test_a_check_that_fails_midway_keeps_what_it_has_said(tmp_path: Path, monkey
 
     assert (said.name, said.ok) == ("a", True)
     assert failed.detail.endswith("RuntimeError: driver")
+
+
+def test_every_native_wheel_is_told_of_whether_it_is_there_or_not() -> None:
+    names = {check.name for check in doctor.checks()}
+
+    assert {"megatronapp-scan", "megatronapp-rdma", "megatronapp-nccl"} <= names

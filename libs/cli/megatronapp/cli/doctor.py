@@ -65,6 +65,7 @@ def checks() -> Iterator[Check]:
     yield _package("megatron-core", "training")
     yield _package("transformer-engine", "context parallelism, fused layers", optional=True)
     yield _package("megatronapp-scan", "cheaper full tracing; a Python recorder stands in", optional=True)
+    yield _package("megatronapp-rdma", "the native transport (--p2p-transport native, MegaDPP)", optional=True)
     yield _package("megatronapp-nccl", "--nccl-trace", optional=True)
     yield _devices()
     yield _package("pyarrow", "storing traces")

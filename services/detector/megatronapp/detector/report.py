@@ -169,9 +169,13 @@ class Report(BaseModel):
         return "\n".join([*job, "", *_finding_lines(self.findings, verbose)])
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def _job_lines(job: Job, verbose: bool, groups: bool) -> list[str]:
-    steps = f", {job.steps} steps" if job.steps else ""
-    lines = [f"{job.name}: {job.ranks} ranks{steps} ({job.format})"]
+    steps = f", {_counted(job.steps, 'step')}" if job.steps else ""
+    lines = [f"{job.name}: {_counted(job.ranks, 'rank')}{steps} ({job.format})"]
     if job.step_seconds is not None:
         lines.append(f"  step             {job.step_seconds:.3f} s")
     if job.slowdown_ratio is not None:

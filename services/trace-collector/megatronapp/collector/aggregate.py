@@ -85,7 +85,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"warning: {problem}", file=sys.stderr)
     steps = {item.step for item in recording.spans}
     count = sum(item.rows for item in recording.spans)
-    print(f"{options.output}: {len(recording.placements)} ranks, {len(steps)} steps, {count} spans")
+    counts = {"rank": len(recording.placements), "step": len(steps), "span": count}
+    print(f"{options.output}: {', '.join(f'{n} {what}' if n == 1 else f'{n} {what}s' for what, n in counts.items())}")
     return 0
 
 
