@@ -228,6 +228,22 @@ def test_why_a_stream_is_refused_is_told_also_when_something_was_being_sent(
     assert "Internal error" not in said
 
 
+def test_why_a_stream_is_refused_is_told_also_when_the_first_answer_was_lost_to_who_reads_alone(
+    start: Start, connect: Callable[..., CollectorStream], capsys: pytest.CaptureFixture[str]
+) -> None:
+    start("lost")
+    connect()
+    said = ""
+
+    def reason_logged() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return "no token" in said
+
+    eventually(reason_logged)
+    assert "Internal error" not in said
+
+
 def test_a_refused_message_is_known_also_when_the_next_was_being_sent(
     start: Start, connect: Callable[..., CollectorStream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -234,8 +234,8 @@ class CollectorStream:
                 for task in (writing, reading):
                     task.cancel()
                 call.cancel()
-                failure, _ = await asyncio.gather(writing, reading, return_exceptions=True)
-                self._careful = _hides_the_answer(failure)
+                ends = await asyncio.gather(writing, reading, return_exceptions=True)
+                self._careful = any(map(_hides_the_answer, ends))
             if not reading.cancelled():
                 reading.result()
 
@@ -322,9 +322,10 @@ def on_the_wire(messages: Sequence[Outgoing]) -> bytes:
     return b"".join((_BUNDLE_TAG, varint.encode(sum(map(len, parts))), *parts))
 
 
-def _hides_the_answer(failure: BaseException | None) -> bool:
-    """Whether a write has failed in such a way that the end of its call is not the collector's word."""
-    return isinstance(failure, aio.AioRpcError) and failure.code() is grpc.StatusCode.INTERNAL
+def _hides_the_answer(end: BaseException | None) -> bool:
+    """Whether writing or reading ended in such a way that it is not the collector's word. Who reads may hear of a
+    failed write before who writes does."""
+    return isinstance(end, aio.AioRpcError) and end.code() is grpc.StatusCode.INTERNAL
 
 
 def reason(error: Exception, tls: ClientTls) -> str:
