@@ -93,7 +93,7 @@ check: setup
 faults: setup-tests
 	$(BIN)/pytest -m faults tests/faults $(JUNIT)
 
-# A quarter of it, drawn anew each time so that every layout and every kind of fault is in it: some nine minutes
+# A quarter of it, drawn anew each time so that every layout and every kind of fault is in it
 faults-drawn: setup-tests
 	$(BIN)/pytest -m faults tests/faults --faults-share 0.25 $(JUNIT)
 

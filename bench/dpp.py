@@ -6,7 +6,7 @@ alike for all schedules and for the simulator: quiet, jitter of each operation, 
 messages that come late. Beside the dynamic order stands the static replay of the order that it takes on a quiet
 machine. A row whose hosts take more than a tenth of the operations' time says 'not measured'. The gain to be shown is
 half of what the simulator says where hosts take nothing; a step's prediction has what operations were measured to take
-their hosts.
+their hosts in the same run.
 
 Each case is played with the trainer's hint, which has places for W, and with the design's, where W fills gaps and whose
 replay is some percent slower.

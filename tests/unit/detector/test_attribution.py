@@ -6,20 +6,8 @@ from dataclasses import replace
 
 from megatronapp.core.findings import Cause, Kind
 from megatronapp.detector.attribution import FAR_MORE, settle
-from megatronapp.detector.rules.base import Suspicion
+from tests.support.suspected import SLOW_GPU
 
-SLOW_GPU = Suspicion(
-    kind=Kind.SLOW_GPU,
-    cause=Cause.COMPUTE,
-    ranks=(3,),
-    since_step=10,
-    effect_ratio=1.5,
-    evidence=(),
-    summary="Rank 3 is slow.",
-    advice="Look at it.",
-    confidence=0.99,
-    lost_seconds=0.1,
-)
 SLOW_HOST = replace(SLOW_GPU, kind=Kind.SLOW_HOST, cause=Cause.HOST_CPU)
 
 

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from megatronapp.core.findings import Cause, Finding, Kind
+from megatronapp.core.findings import Finding
 from megatronapp.detector.engine import Engine, Engines
 from megatronapp.detector.exposition import Exposition
 from megatronapp.detector.findings import Moment
-from megatronapp.detector.rules.base import Suspicion
 from megatronapp.v1 import trace_pb2
+from tests.support.suspected import SLOW_GPU
 
 JOB = "team/job"
-SLOW = Suspicion(
-    kind=Kind.SLOW_GPU,
-    cause=Cause.INTERFERENCE,
-    ranks=(3,),
-    since_step=10,
-    effect_ratio=1.5,
-    evidence=(),
-    summary="Rank 3 is slow.",
-    advice="Look at it.",
-    confidence=0.99,
-    slow_steps=9,
-    cost_ratio=1.4,
-)
 
 
 def hear_of(engines: Engines, run: str) -> Engine:
@@ -35,7 +22,7 @@ def hear_of(engines: Engines, run: str) -> Engine:
 
 def find(engine: Engine) -> Finding:
     moment = Moment(20, 20 * 10**9, lambda at: at * 10**9)
-    (finding,) = engine.ledger.update("steps", [SLOW], None, lambda suspicion: suspicion.cost_ratio, moment)
+    (finding,) = engine.ledger.update("steps", [SLOW_GPU], None, lambda suspicion: suspicion.cost_ratio, moment)
     return finding
 
 
@@ -61,7 +48,7 @@ def test_what_was_refuted_holds_for_the_job_s_next_run() -> None:
 
     engines.drop("run-1")
 
-    assert engines.gates.of(JOB).holds(SLOW, ())
+    assert engines.gates.of(JOB).holds(SLOW_GPU, ())
 
 
 def test_the_findings_of_a_run_that_goes_on_elsewhere_are_not_remembered() -> None:

@@ -15,21 +15,9 @@ from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State
 from megatronapp.detector.findings import Ledger, Moment
 from megatronapp.detector.rules.base import PAGE_STEPS, Suspicion
 from megatronapp.detector.steps import RankTable
+from tests.support.suspected import SLOW_GPU
 
-SINCE = 10
-SLOW_GPU = Suspicion(
-    kind=Kind.SLOW_GPU,
-    cause=Cause.INTERFERENCE,
-    ranks=(3,),
-    since_step=SINCE,
-    effect_ratio=1.5,
-    evidence=(),
-    summary="Rank 3 is slow.",
-    advice="Look at it.",
-    confidence=0.99,
-    slow_steps=9,
-    cost_ratio=1.4,
-)
+SINCE = SLOW_GPU.since_step or 0
 HANG = replace(SLOW_GPU, kind=Kind.HANG, cause=Cause.COMPUTE, summary="Nothing moves.", effect_ratio=1.0)
 SLOW_HOST = replace(SLOW_GPU, kind=Kind.SLOW_HOST, cause=Cause.UNKNOWN, summary="The host of rank 3 is slow.")
 

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from megatronapp.core.findings import Finding
+from megatronapp.core.wording import counted
 
 SHOWN_OPERATORS, SHOWN_RANKS, SHOWN_LATE = 10, 16, 4
 """In the text; JSON and --verbose have all."""
@@ -169,13 +170,9 @@ class Report(BaseModel):
         return "\n".join([*job, "", *_finding_lines(self.findings, verbose)])
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def _job_lines(job: Job, verbose: bool, groups: bool) -> list[str]:
-    steps = f", {_counted(job.steps, 'step')}" if job.steps else ""
-    lines = [f"{job.name}: {_counted(job.ranks, 'rank')}{steps} ({job.format})"]
+    steps = f", {counted(job.steps, 'step')}" if job.steps else ""
+    lines = [f"{job.name}: {counted(job.ranks, 'rank')}{steps} ({job.format})"]
     if job.step_seconds is not None:
         lines.append(f"  step             {job.step_seconds:.3f} s")
     if job.slowdown_ratio is not None:

@@ -22,6 +22,7 @@ from megatronapp.core.trace import file as trace_file
 from megatronapp.core.trace.columns import span_columns
 from megatronapp.core.trace.megascan import find_files, read_megascan
 from megatronapp.core.trace.validate import check_message
+from megatronapp.core.wording import counted
 from megatronapp.v1 import trace_pb2
 
 
@@ -86,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
     steps = {item.step for item in recording.spans}
     count = sum(item.rows for item in recording.spans)
     counts = {"rank": len(recording.placements), "step": len(steps), "span": count}
-    print(f"{options.output}: {', '.join(f'{n} {what}' if n == 1 else f'{n} {what}s' for what, n in counts.items())}")
+    print(f"{options.output}: {', '.join(counted(number, what) for what, number in counts.items())}")
     return 0
 
 

@@ -211,21 +211,26 @@ def test_a_refusal_that_does_not_say_of_what_is_told_and_all_comes_again(
     assert "2 is not liked" in capsys.readouterr().out
 
 
-def test_why_a_stream_is_refused_is_told_also_when_something_was_being_sent(
-    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    start("refuse")
-    outbox = Outbox([connect()])
+def assert_refusal_is_told(capsys: pytest.CaptureFixture[str], meanwhile: Callable[[], object] = lambda: None) -> None:
     said = ""
 
     def reason_logged() -> bool:
         nonlocal said
-        outbox.put(detail(1, LARGE_BYTES))
+        meanwhile()
         said += capsys.readouterr().out
         return "no token" in said
 
     eventually(reason_logged)
     assert "Internal error" not in said
+
+
+def test_why_a_stream_is_refused_is_told_also_when_something_was_being_sent(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start("refuse")
+    outbox = Outbox([connect()])
+
+    assert_refusal_is_told(capsys, meanwhile=lambda: outbox.put(detail(1, LARGE_BYTES)))
 
 
 def test_why_a_stream_is_refused_is_told_also_when_the_first_answer_was_lost_to_who_reads_alone(
@@ -233,15 +238,8 @@ def test_why_a_stream_is_refused_is_told_also_when_the_first_answer_was_lost_to_
 ) -> None:
     start("lost")
     connect()
-    said = ""
 
-    def reason_logged() -> bool:
-        nonlocal said
-        said += capsys.readouterr().out
-        return "no token" in said
-
-    eventually(reason_logged)
-    assert "Internal error" not in said
+    assert_refusal_is_told(capsys)
 
 
 def test_a_refused_message_is_known_also_when_the_next_was_being_sent(
