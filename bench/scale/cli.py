@@ -58,6 +58,9 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--layouts", default=LARGE, choices=sorted(LAYOUTS), help=f"default {LARGE}")
     known.add_argument("--recording", default="", help="a file of bench.scale.record; default: data/h200.npz")
     known.add_argument("--json", type=Path, help="also write each job, and each line, as JSON to this file")
+    known.add_argument(
+        "--played", type=Path, nargs="+", default=[], metavar="FILE", help="of --json: its jobs are told, not played"
+    )
     return known
 
 
@@ -108,23 +111,25 @@ def _ended_by(*signals: int) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _play(units: Sequence[Unit], processes: int, minutes: float | None, write: Write) -> bool:
+def _play(units: Sequence[Unit], done: pool.Pool, processes: int, minutes: float | None, write: Write) -> bool:
     """Tells of the jobs that were through in the end, and returns whether these were all."""
-    done, began = pool.Pool(), time.monotonic()
-    playing = work.play(units, processes, None if minutes is None else 60 * minutes)
+    began = time.monotonic()
+    left = [unit for unit in units if unit not in done.units]
+    all_of_them = len(done) + len(left)
+    playing = work.play(left, processes, None if minutes is None else 60 * minutes)
     with suppress(KeyboardInterrupt), closing(playing), _ended_by(signal.SIGTERM):
         for unit, result in playing:
             write(done.add(unit, result))
             took = time.monotonic() - began
-            print(f"  {len(done):,} of {len(units):,} jobs, {took:.0f} s", file=sys.stderr, flush=True)
+            print(f"  {len(done):,} of {all_of_them:,} jobs, {took:.0f} s", file=sys.stderr, flush=True)
     print(done.text())
     for kind in done.kinds():
         for line in kind.as_json():
             write(line)
     if done.jobs:
         print("\n" + report.shares(report.lines(done.jobs)))
-    print(f"{len(done):,} of {len(units):,} jobs were played", flush=True)
-    return len(done) == len(units)
+    print(f"{len(done):,} of {all_of_them:,} jobs were played", flush=True)
+    return len(done) == all_of_them
 
 
 def _speed(write: Write) -> None:
@@ -152,6 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = options_of(arguments)
         chosen = arguments.suites or DEFAULT_SUITES
+        played = pool.of_files(arguments.played)
         print(_seeds_text(options), flush=True)
         file = arguments.json.open("w") if arguments.json else None
 
@@ -160,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(json.dumps(numbers), file=file, flush=True)
 
         units = [unit for suite in chosen if suite in UNITS for unit in UNITS[suite](options)]
-        if units and not _play(units, max(1, arguments.processes), arguments.minutes, write):
+        if units and not _play(units, played, max(1, arguments.processes), arguments.minutes, write):
             return ENDED_EARLY
         if "speed" in chosen:
             _speed(write)

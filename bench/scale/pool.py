@@ -21,6 +21,7 @@ from bench.scale.report import Line
 from bench.scale.scenarios import FAULTS, MODELS, Trial
 from bench.scale.scoring import Detection, Outcome
 from bench.scale.work import Result, Unit
+from megatronapp.core.errors import DataError
 
 _ORDER = (*MODELS, "recorded", *FAULTS)
 """Of names in the tables."""
@@ -35,12 +36,16 @@ class Pool:
     jobs: list[tuple[Trial, Outcome]] = field(default_factory=list)
     stalls: dict[int, list[Stall]] = field(default_factory=lambda: defaultdict(list))
     """Those of `hangs`, by ranks."""
+    units: set[Unit] = field(default_factory=set)
 
     def __len__(self) -> int:
-        return len(self.jobs) + sum(map(len, self.stalls.values()))
+        return len(self.units)
 
     def add(self, unit: Unit, result: Result) -> dict[str, object]:
-        """Returns what a file says of the job."""
+        """Returns what a file says of the job. Raises ValueError for a job that comes twice: it would count twice."""
+        if unit in self.units:
+            raise ValueError(f"{unit} stands in the files twice")
+        self.units.add(unit)
         if isinstance(unit, Stop) and isinstance(result, Stall):
             self.stalls[unit.world].append(result)
             return {"suite": "hangs", "ranks": unit.world, "seed": unit.seed, "stall": asdict(result)}
@@ -92,17 +97,15 @@ def _place(trial: Trial) -> tuple[object, ...]:
     return _ORDER.index(trial.scenario), trial.size, trial.world, trial.seed, trial.step_seconds
 
 
-def of_lines(lines: Iterable[str]) -> Pool:
-    """Raises ValueError for a seed that comes twice: it would count twice."""
-    pool, known = Pool(), set[Unit]()
-    for numbers in map(json.loads, lines):
-        if "job" not in numbers and "stall" not in numbers:
-            continue
-        unit, result = _of_json(numbers)
-        if unit in known:
-            raise ValueError(f"{unit} stands in the files twice")
-        known.add(unit)
-        pool.add(unit, result)
+def of_files(files: Iterable[Path]) -> Pool:
+    """Raises DataError."""
+    pool = Pool()
+    try:
+        for numbers in (json.loads(line) for file in files for line in file.read_text().splitlines()):
+            if "job" in numbers or "stall" in numbers:
+                pool.add(*_of_json(numbers))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{error}; the files must be of bench.scale --json") from error
     return pool
 
 
@@ -119,10 +122,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     known.add_argument("files", nargs="+", type=Path, metavar="FILE")
     wanted = known.parse_args(argv)
     try:
-        lines = [line for file in wanted.files for line in file.read_text().splitlines()]
-        print(of_lines(lines).text())
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        known.error(f"{error}; the files must be of bench.scale --json")
+        print(of_files(wanted.files).text())
+    except DataError as error:
+        known.error(str(error))
     return 0
 
 

@@ -62,8 +62,32 @@ def test_a_run_that_is_ended_tells_of_the_jobs_that_were_through(
 
     text = capsys.readouterr().out
     assert "of 3 jobs were played" in text
-    assert f"{len(pool.of_lines(file.read_text().splitlines()))} of 3 jobs were played" in text
+    assert f"{len(pool.of_files([file]))} of 3 jobs were played" in text
     assert "3 of 3 jobs" not in text
+
+
+def test_jobs_that_were_played_are_told_with_the_others_and_not_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    playing, seeds = work.played, list[int]()
+
+    def noted(unit: Unit) -> Result:
+        assert isinstance(unit, Trial)
+        seeds.append(unit.seed)
+        return playing(unit)
+
+    monkeypatch.setattr(work, "played", noted)
+    first, second = tmp_path / "first", tmp_path / "second"
+    main([*FLAGS[:-1], "1", "--processes", "1", "--json", str(first)])
+    capsys.readouterr()
+
+    assert main([*FLAGS, "--processes", "1", "--played", str(first), "--json", str(second)]) == 0
+
+    text = capsys.readouterr().out
+    assert "3 of 3 jobs were played" in text
+    assert "3 seeds of 0 … 2" in text
+    assert seeds == [0, 1, 2]
+    assert len(pool.of_files([first, second])) == 3
 
 
 def test_a_round_has_every_kind_of_job_and_no_job_twice() -> None:
