@@ -73,6 +73,20 @@ def test_a_node_that_stays_slow_is_told_then_paged() -> None:
     assert job.nodes.slow["node-1"].paged
 
 
+def test_a_burst_of_a_node_in_an_attempts_first_steps_is_no_slow_rank() -> None:
+    job, burst = Job(), 0.4 * slow(*range(8, 16))
+    devices = np.random.default_rng(5).normal(0, 0.006, RANKS)
+    devices[8:16] = 0.0
+    devices[9] = 0.01
+    job.run(9, devices)
+
+    job.run(24, devices + burst)
+
+    assert np.flatnonzero(job.monitor.alarmed).tolist() == [9]
+    assert np.median(job.monitor.baseline[8:16]) > 0.5 * burst[8]  # the others' histories are of the burst
+    assert set(job.nodes.slow["node-1"].ranks) == {9}
+
+
 @pytest.mark.parametrize("ranks", [(9,), (9, 10)])
 def test_one_or_two_slow_ranks_are_not_their_node(ranks: tuple[int, ...]) -> None:
     job = Job()

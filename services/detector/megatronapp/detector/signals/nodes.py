@@ -70,10 +70,11 @@ class Nodes:
 
 
 def _is_shared(rank: int, members: Ints, monitor: Monitor) -> bool:
-    """Whether the others of the node show it too, in the same steps. Means, so that all of them fade together."""
+    """Whether the others of the node show it too, in the same steps and by the same measure, as in an attempt's first
+    steps their histories may be of the node's excursion. Means, so that all of them fade together."""
     others = members[(members != rank) & (members < len(monitor))]
     steps = monitor.steps_since(rank)
-    shown = _means(monitor.excess(others)[:, :steps])
+    shown = _means(monitor.excess_beside(rank, others)[:, :steps])
     own = min(float(monitor.effect[rank]), _means(monitor.excess(rank)[None, :steps])[0])
     return len(shown) >= LEAST_RANKS - 1 and float(np.median(shown)) >= SHARED * own
 

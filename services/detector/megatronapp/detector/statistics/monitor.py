@@ -159,6 +159,12 @@ class Monitor:
         excess: Floats = self._values.rows[items] - self.baseline[items, ..., None]
         return excess
 
+    def excess_beside(self, item: int, others: Ints) -> Floats:
+        """The same of others, by the item's measure: one that has no history is compared with 0, and so are they."""
+        baseline = self.baseline[others, None] if self.ready[item] else 0.0
+        excess: Floats = self._values.rows[others] - baseline
+        return excess
+
     def typical(self, item: int, steps: int) -> float:
         """What the item's newest steps lie above its baseline."""
         return effects.typical(self.excess(item)[:steps], self.noise.smallest)
