@@ -24,10 +24,12 @@ from bench.scale.noise import Beside
 from bench.scale.scenarios import LARGE, LAYOUTS, layouts
 from bench.scale.seeds import generator, seeds
 from megatronapp.detector import profiles
-from megatronapp.detector.judge import monitor_of
+from megatronapp.detector.judge import log_steps, monitor_of
 from megatronapp.detector.statistics.monitor import Monitor
 from megatronapp.detector.steps import Floats, Ints
 
+STEP_SECONDS = 30.0
+"""Of a large job: how sure an alarm must be depends on it."""
 ONSET, WINDOW = 40, 60
 """Step from which a link is slower, and steps from there on in which it may be found."""
 RATIOS = (1.2, 1.3, 1.5, 2.0, 5.0)
@@ -64,7 +66,8 @@ class Transfers:
 
 
 def monitor(layout: Layout, of: Transfers) -> Monitor:
-    return monitor_of(profiles.GPU, "transfer", max(layout.world, len(of.kinds)))
+    steps = log_steps(profiles.GPU, layout.world, STEP_SECONDS)
+    return monitor_of(profiles.GPU, "transfer", max(layout.world, len(of.kinds)), steps)
 
 
 class Varying:

@@ -60,13 +60,15 @@ from megatronapp.detector.signals.transfers import Transfers
 from megatronapp.detector.signals.work import WorkModel
 from megatronapp.detector.statistics import sequential
 from megatronapp.detector.statistics.monitor import WARM_UP, Monitor
+from megatronapp.detector.statistics.widening import MANY
 from megatronapp.detector.steps import Floats, Ints, StepTable
 from megatronapp.v1 import trace_pb2
 
 STEPS, SAVES = "steps", "saves"
 """What suspicions are drawn from."""
-STEPS_BETWEEN_FALSE_ALARMS = 1e5
-"""Of the whole job; each rank and signal gets its share. A page needs more than an alarm (findings.py)."""
+STEPS_BETWEEN_FALSE_ALARMS = 1e5, 1e7
+"""Of the whole job, at least and at most; each rank and signal gets its share. A page needs more than an alarm
+(findings.py). Of few devices it is the least, as these wait until they can tell (statistics/widening.py)."""
 REASONS = (*OWN_REASONS, "transfer", SEND, SEND_BESIDE, TRANSFER, TRANSFER_BESIDE)
 """Signals that say why; CONSEQUENCES only say that, and leave a reason the time to show itself."""
 CONSEQUENCES = ("wait", "job_compute", START)
@@ -74,10 +76,17 @@ USUAL_STEPS = 64
 """Newest healthy ones whose median the usual step takes, as many as make a history (monitor.CLEAN)."""
 
 
-def monitor_of(profile: DeviceProfile, signal: str, items: int) -> Monitor:
+def log_steps(profile: DeviceProfile, ranks: int, step_seconds: float) -> float:
+    """Log of the steps between two false alarms of a job whose steps take so long."""
+    least, most = STEPS_BETWEEN_FALSE_ALARMS
+    wanted = profile.seconds_between_false_alarms / step_seconds if ranks >= MANY else least
+    return math.log(min(most, max(least, wanted)))
+
+
+def monitor_of(profile: DeviceProfile, signal: str, items: int, log_steps: float) -> Monitor:
     """items: how many of the signal are watched; each has its share of the false alarms that a job may have."""
     noise, signals = profile.noise[signal], len(profile.noise.keys() - profiles.RARE)
-    threshold = math.log(STEPS_BETWEEN_FALSE_ALARMS * items * signals)
+    threshold = log_steps + math.log(items * signals)
     if signal not in profiles.RARE:
         steps = PATIENT_PAGE_STEPS if signal in CONSEQUENCES else PAGE_STEPS
         noise = replace(noise, clip=min(noise.clip, sequential.clip(threshold, steps)))
@@ -95,7 +104,9 @@ class Judge:
         self.monitors: dict[str, Monitor] = {}
         self.view: View | None = None
         """The newest judged step."""
-        self._nccl = NcclWatch(self.monitors, math.log(STEPS_BETWEEN_FALSE_ALARMS))
+        self._log_steps = 0.0
+        """See log_steps."""
+        self._nccl = NcclWatch(self.monitors)
         self._work = WorkModel()
         self._processor = ProcessorModel()
         self._transfers = Transfers()
@@ -154,7 +165,7 @@ class Judge:
         explained = late or not effect.equal_work or self._reason_known()
         self._watch_waits(table, effect, usual, delayed, explained=explained)
         self._watch_links(table, messages, collectives)
-        nccl = self._nccl.observe(table, usual, waits_explained=explained)
+        nccl = self._nccl.observe(table, usual, self._log_steps, waits_explained=explained)
         self._watch_imbalance(table, effect)
         self._nodes.observe(table.ranks, {signal: self.monitors[signal] for signal in SPEED})
         self._suppress_consequences()
@@ -181,9 +192,10 @@ class Judge:
         if self.monitors:
             return
         ranks = max(1, len(table.ranks))
+        self._log_steps = log_steps(profile, ranks, float(np.nanmedian(table.duration)))
         for signal in profile.noise:
             items = max(ranks, links.how_many(table)) if signal == "transfer" else ranks
-            self.monitors[signal] = monitor_of(profile, signal, items)
+            self.monitors[signal] = monitor_of(profile, signal, items, self._log_steps)
         for finding in self._resumed:
             if finding.kind is Kind.SLOW_GPU:
                 signal = "optimizer" if finding.cause is Cause.MEMORY_BOUND else "compute_effect"

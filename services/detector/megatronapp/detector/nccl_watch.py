@@ -66,8 +66,6 @@ class NcclView:
 class NcclWatch:
     monitors: MutableMapping[str, Monitor]
     """All of the job's; those of NOISE are added once NCCL tells."""
-    log_steps: float
-    """Log of the steps between two false alarms of the job."""
     _communicators: Communicators = field(default_factory=Communicators)
     _destinations: Destinations = field(default_factory=Destinations)
     _late: LateStarts = field(default_factory=LateStarts)
@@ -78,19 +76,22 @@ class NcclWatch:
     _numbers: dict[Transfer, int] = field(default_factory=dict)
     _ends: dict[Transfer, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
 
-    def observe(self, table: StepTable, usual_seconds: float, *, waits_explained: bool) -> NcclView | None:
-        """waits_explained: that others wait needs no reason. None: nothing is told. In a short step nothing may have
-        ended that is told of: what was told last holds."""
+    def observe(
+        self, table: StepTable, usual_seconds: float, log_steps: float, *, waits_explained: bool
+    ) -> NcclView | None:
+        """log_steps: log of the steps between two false alarms of the job. waits_explained: that others wait needs no
+        reason. None: nothing is told. In a short step nothing may have ended that is told of: what was told last
+        holds."""
         if table.nccl or table.ports:
             self._view_step, self._view = (
                 table.step,
-                self._of_step(table, usual_seconds, waits_explained=waits_explained),
+                self._of_step(table, usual_seconds, log_steps, waits_explained=waits_explained),
             )
         elif table.step - self._view_step > SILENT_STEPS:
             self._view = None
         return self._view
 
-    def _of_step(self, table: StepTable, usual_seconds: float, *, waits_explained: bool) -> NcclView:
+    def _of_step(self, table: StepTable, usual_seconds: float, log_steps: float, *, waits_explained: bool) -> NcclView:
         self._pace.note(table.step, float(np.nanmedian(table.duration)))
         self._communicators.learn(table.nccl, table.communicators)
         known = self._communicators.known
@@ -98,7 +99,7 @@ class NcclWatch:
         waits = nccl_operations.port_waits(table.ports) | nccl_operations.waits(table.nccl)
         self._ports |= nccl_operations.slowest_ports(table.ports)
         starts = self._late.of(table.nccl, known)
-        self._prepare(len(table.ranks), len(transfers.bandwidth))
+        self._prepare(len(table.ranks), len(transfers.bandwidth), log_steps)
         self._watch_transfers(table.step, transfers)
         self._watch_sends(table, waits)
         self._destinations.note(table.step, table.nccl, known, self._slow_senders())
@@ -117,11 +118,11 @@ class NcclWatch:
                 found[rank] = min(since := int(monitor.since[rank]), found.get(rank, since))
         return found
 
-    def _prepare(self, ranks: int, transfers: int) -> None:
+    def _prepare(self, ranks: int, transfers: int, log_steps: float) -> None:
         for signal, noise in NOISE.items():
             if signal not in self.monitors:
                 items = max(ranks, transfers) if signal in (TRANSFER, TRANSFER_BESIDE) else ranks
-                self.monitors[signal] = Monitor(noise, self.log_steps + math.log(max(1, items) * len(NOISE)))
+                self.monitors[signal] = Monitor(noise, log_steps + math.log(max(1, items) * len(NOISE)))
 
     def _observe(self, signal: str, step: int, items: list[int], values: list[float] | Floats) -> None:
         self.monitors[signal].observe(step, np.array(items, np.int64), np.array(values, np.float64))

@@ -86,6 +86,8 @@ class PagePatience:
 class DeviceProfile:
     noise: Mapping[str, Noise]
     """By signal: those that this kind of device has."""
+    seconds_between_false_alarms: float
+    """Of a whole job, at least: whoever is woken counts days, not steps."""
     patience: PagePatience
     warms_up: bool
     """An attempt's first steps are unlike the others: kernels are chosen, memory is allocated."""
@@ -106,6 +108,7 @@ class DeviceProfile:
 
 GPU = DeviceProfile(
     noise=_GPU_NOISE,
+    seconds_between_false_alarms=365 * 86_400.0,
     # Two slow steps may be outliers. An H200 that nobody disturbed computed 2 % slower for ten steps now and then.
     patience=PagePatience(steps=3, passing_ratio=1.02, passing_steps=20, wall_steps=3, early_steps=0, seconds=0.0),
     warms_up=True,
@@ -118,6 +121,7 @@ GPU = DeviceProfile(
 )
 CPU = DeviceProfile(
     noise=_CPU_NOISE,
+    seconds_between_false_alarms=0.0,  # such jobs are watched for minutes, and wake nobody
     # A burst of other load slows a rank for some steps, or moments, however many steps these are; before a rank has a
     # history only what lasts as long as one takes counts. A message ends when its receiver takes it, and that one may
     # lack a processor for seconds.

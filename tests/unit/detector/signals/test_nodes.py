@@ -77,7 +77,7 @@ def test_a_burst_of_a_node_in_an_attempts_first_steps_is_no_slow_rank() -> None:
     job, burst = Job(), 0.4 * slow(*range(8, 16))
     devices = np.random.default_rng(5).normal(0, 0.006, RANKS)
     devices[8:16] = 0.0
-    devices[9] = 0.01
+    devices[9] = 0.014
     job.run(9, devices)
 
     job.run(24, devices + burst)

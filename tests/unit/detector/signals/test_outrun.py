@@ -44,7 +44,7 @@ def test_a_rank_of_those_that_were_never_slow_is_found_when_it_becomes_so() -> N
 def test_a_rank_that_is_slow_in_every_fourth_step_alone_is_not_outrun() -> None:
     slow = Fault("compute", (3,), 40, 1.20, every=4)
 
-    assert detect(Job(FIVE_NODES, faults=(slow,), seed=3), 110).paged_ranks() == {3}
+    assert detect(Job(FIVE_NODES, faults=(slow,), seed=3), 120).paged_ranks() == {3}
 
 
 def test_a_device_that_is_slow_from_the_first_step_on_was_not_outrun() -> None:

@@ -17,7 +17,7 @@ from megatronapp.core.trace.span_names import RECEIVES
 from megatronapp.detector.signals.links import Messages
 from megatronapp.detector.statistics import scale
 from megatronapp.detector.statistics.monitor import CLEAN, WARM_UP
-from megatronapp.detector.statistics.offsets import SPREADS
+from megatronapp.detector.statistics.offsets import FEW_SPREADS
 from megatronapp.detector.steps import Floats, Ints, StepTable
 
 FASTEST_LINK = 0.9e12
@@ -80,7 +80,7 @@ class Exposure:
 
     def standing_out(self, ranks: frozenset[int], since_step: int) -> frozenset[int]:
         """Those for whose messages was waited longer since a step, beside the others of them, than chance makes likely
-        in one of SPREADS such groups; none where nothing tells."""
+        in one of FEW_SPREADS such groups; none where nothing tells."""
         if not self.may_tell(ranks):
             return frozenset()
         members = np.array(sorted(ranks))
@@ -101,5 +101,5 @@ def _shift(before: Floats, now: Floats) -> tuple[Floats, Floats]:
     samples = np.full(len(before), before.shape[1])
     sigma = scale.upper_bound(scale.pooled(scale.scale(before, usual), samples), samples)
     sigma *= scale.correlation_factor(before - usual[:, None])
-    rarity = NormalDist().inv_cdf(1 - 1 / (SPREADS * len(before)))
+    rarity = NormalDist().inv_cdf(1 - 1 / (FEW_SPREADS * len(before)))
     return scale.location(now) - usual, rarity * MEDIAN_ERROR * sigma / math.sqrt(now.shape[1])

@@ -12,10 +12,11 @@ from megatronapp.detector.statistics import scale, student
 from megatronapp.detector.statistics.widening import MANY, spread_of
 from megatronapp.detector.steps import Floats
 
-SPREADS = 100
-"""Jobs of healthy items alone, in one of which the largest offset would reach the allowance."""
-NEW_JOBS = 1000
-"""The same of new items, which are tested by nothing else in their first steps."""
+SPREADS = 1000
+"""Jobs of healthy items alone, in one of which the largest offset would reach the allowance; of those that are new, in
+all their first steps, in which nothing else tests them."""
+FEW_SPREADS = 100
+"""The same of few items: by how much these differ is known so badly that more would hide 3 % of one of eight."""
 LOOKS = {5: 0.05, 8: 0.05, 12: 0.1, 16: 0.1, 24: 0.35, 48: 0.35}
 """By the number of values, the share of that one job that each look has (alpha spending: Lan and DeMets, Biometrika
 70, 1983), as each could find what is none: early ones are for what is far off, late ones for what is as little off as
@@ -35,7 +36,8 @@ ENOUGH = 8
 
 
 def allowance(offsets: Floats, prior: float, uncertainty: float = 0.0) -> Floats:
-    """Of each item, that of one in SPREADS jobs whose items' offsets are normal, and vary as much as these do.
+    """Of each item, that of one in SPREADS jobs (FEW_SPREADS of few items) whose offsets are normal, and vary as much
+    as these do.
 
     uncertainty: standard deviation with which each offset is known; of many items it is taken from their spread, as the
     steps' noise is the test's matter.
@@ -45,7 +47,7 @@ def allowance(offsets: Floats, prior: float, uncertainty: float = 0.0) -> Floats
     allowed more than the prior.
     """
     n = len(offsets)
-    usual = NormalDist().inv_cdf(1 - 1 / (SPREADS * max(n, 1)))
+    usual = NormalDist().inv_cdf(1 - 1 / ((SPREADS if n >= MANY else FEW_SPREADS) * max(n, 1)))
     if n >= MANY:
         spread = float(spread_of(offsets[:, None])[0])
         return np.full(n, usual * math.sqrt(max(0.0, spread**2 - uncertainty**2)))
@@ -60,7 +62,7 @@ def allowance(offsets: Floats, prior: float, uncertainty: float = 0.0) -> Floats
 
 def extraordinary(values: Floats, share: float) -> npt.NDArray[np.bool_]:
     """Of many items that are all new, those whose median lies where neither the offsets nor the steps of healthy ones
-    would bring it in one of NEW_JOBS, in all looks together.
+    would bring it in one of SPREADS, in all looks together.
 
     values (items × steps): the newest first; nan: not measured. share: that this look has, of LOOKS. An offset is
     judged by how the items' medians scatter, as normal: how few steps they were taken from is in that. Steps are judged
@@ -72,7 +74,7 @@ def extraordinary(values: Floats, share: float) -> npt.NDArray[np.bool_]:
     spreads = _spreads(np.sort(offsets))
     if n < MANY or len(spreads) == 1 or max(spreads) > NORMAL_TAIL * spreads[0]:
         return np.zeros(n, bool)
-    chance = share / (NEW_JOBS * n)
+    chance = share / (SPREADS * n)
     beyond: npt.NDArray[np.bool_] = offsets >= NormalDist().inv_cdf(1 - chance) * max(spreads)
     for item in np.flatnonzero(beyond).tolist():
         beyond[item] = _goes_on(values[item], offsets[item]) and _of_steps(values, item, offsets[item]) < chance
