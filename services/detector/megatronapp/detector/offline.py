@@ -12,6 +12,7 @@ import numpy as np
 from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State
 from megatronapp.core.trace.megascan import RankTrace
 from megatronapp.core.trace.validate import check_rank_message
+from megatronapp.core.wording import ranks_named
 from megatronapp.detector.attribution import OF_ONE_RANK
 from megatronapp.detector.engine import HANG, Engine
 from megatronapp.detector.findings import Ledger, Moment
@@ -311,7 +312,7 @@ def scraped_job(name: str, scrape: Scrape) -> Report:
     ranks = tuple(sorted(rank for rank, hangs in scrape.hung.items() if hangs))
     suspicions = []
     if ranks:
-        text = f"xpu_timer reports that rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} hang."
+        text = f"xpu_timer reports that {ranks_named(ranks)} hang."
         suspicions.append(
             Suspicion(
                 kind=Kind.HANG,

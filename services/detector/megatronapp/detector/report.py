@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from megatronapp.core.findings import Finding
-from megatronapp.core.wording import counted
+from megatronapp.core.wording import counted, ranks_named
 
-SHOWN_OPERATORS, SHOWN_RANKS, SHOWN_LATE = 10, 16, 4
+SHOWN_OPERATORS, SHOWN_LATE = 10, 4
 """In the text; JSON and --verbose have all."""
 
 
@@ -188,7 +188,7 @@ def _job_lines(job: Job, verbose: bool, groups: bool) -> list[str]:
     lines += _breakdown_lines(job.breakdown, verbose) if job.breakdown else []
     lines += _parallel_lines(job.parallel, verbose, groups) if job.parallel else []
     if job.without_peers:
-        lines.append(f"  not judged       {_ranks(job.without_peers)}: no other rank launches the same kernels")
+        lines.append(f"  not judged       {ranks_named(job.without_peers)}: no other rank launches the same kernels")
     return lines + [f"  note             {note}" for note in job.notes]
 
 
@@ -218,11 +218,6 @@ def _lateness(parallel: Parallel, kind: str) -> list[tuple[int, float, float]]:
                 more = group.operations
                 found[rank] = (count + more, seconds + late * more, share + last * more)
     return [(rank, seconds / count, share / count) for rank, (count, seconds, share) in found.items()]
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, ranks[:SHOWN_RANKS])) + (" …" if len(ranks) > SHOWN_RANKS else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 
 def _breakdown_lines(breakdown: Breakdown, verbose: bool) -> list[str]:

@@ -110,3 +110,16 @@ def test_of_a_circle_only_those_are_named_of_whom_one_is_out_of_order() -> None:
         "Nothing has moved in step 6. Ranks 0, 1, 2 wait for one another: rank 0 for rank 1 "
     )
     assert "; one of ranks 0, 2 runs these in another order than all others." in told.summary
+
+
+def test_of_a_circle_of_a_thousand_the_text_names_some_and_counts_the_others() -> None:
+    ring = tuple(range(1024))
+    blamed = tuple(
+        Blame((rank + 1) % 1024, Side.DEADLOCK, "p2p:0-1", "forward_recv", 7, (rank,), None, ring) for rank in ring
+    )
+
+    (told,) = detect(Stall(9.0, 6, blamed, {}), link_is_known=False)
+
+    assert told.ranks == ring
+    assert "14, 15 and 1008 others wait for one another" in told.summary
+    assert len(told.summary) < 1000

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from megatronapp.core.findings import Cause, Evidence, Kind
+from megatronapp.core.wording import ranks_named
 from megatronapp.detector.formats.late_ranks import Slow, Work
 from megatronapp.detector.formats.own_work import MatchedOperations
 from megatronapp.detector.report import Bottleneck, GroupLateness, Parallel, StageWork
@@ -22,7 +23,7 @@ def suspicions(slow: Iterable[Slow]) -> list[Suspicion]:
 
 
 def _suspicion(slow: Slow) -> Suspicion:
-    names = ("Ranks " if len(slow.ranks) > 1 else "Rank ") + ", ".join(map(str, slow.ranks))
+    names = ranks_named(slow.ranks).capitalize()
     beside = "before" if slow.beside_own_past else "other ranks of the same stage"
     more = percent(slow.effect_ratio)
     lost = (

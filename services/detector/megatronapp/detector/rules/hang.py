@@ -10,6 +10,7 @@ from typing import Protocol
 
 from megatronapp.core.findings import Cause, Evidence, Kind
 from megatronapp.core.trace.message_id import describe
+from megatronapp.core.wording import TOLD_RANKS, ranks_named
 from megatronapp.detector.rules import stuck_sends
 from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.signals.frontier import Blame, Side
@@ -63,7 +64,6 @@ _HALTED = ("stopped", "traced", "zombie")
 DIED = 0.85
 """Confidence that a rank has died by itself: not enough to leave its node by itself."""
 _CERTAIN = {Side.HOST, Side.DEVICE, Side.DEADLOCK, Side.PROGRAM, Side.STOPPED}
-TOLD_RANKS = 16
 TOLD_STACKS = 4
 """Of a verdict; each has up to 16,384 characters."""
 TOLD_EDGES = 4
@@ -159,7 +159,7 @@ def _of_circle(ranks: tuple[int, ...], edges: list[Blame]) -> str:
     if first.side is not Side.DEADLOCK:
         more = "; it can't be told whether one of them stopped elsewhere before"
     elif first.suspects:
-        more = f"; one of {_named(first.suspects).lower()} runs these in another order than all others"
+        more = f"; one of {ranks_named(first.suspects)} runs these in another order than all others"
     return f"{_named(ranks)} wait for {'each other' if len(ranks) == 2 else 'one another'}: {', '.join(waits)}{more}."
 
 
@@ -170,12 +170,11 @@ def _of_differing(ranks: tuple[int, ...], edges: list[Blame]) -> str:
 
 
 def _named(ranks: tuple[int, ...]) -> str:
-    return ("Ranks " if len(ranks) > 1 else "Rank ") + ", ".join(map(str, ranks))
+    return ranks_named(ranks).capitalize()
 
 
 def _of_nobody(stall: Stalled) -> Suspicion:
-    names = _named(stall.unheard[:TOLD_RANKS]).lower() + (" and others" if len(stall.unheard) > TOLD_RANKS else "")
-    unheard = f": the others wait for {names}, of whom nothing was ever heard"
+    unheard = f": the others wait for {ranks_named(stall.unheard)}, of whom nothing was ever heard"
     return _described(stall, (), None, Cause.UNKNOWN, f"Nobody can be named{unheard if stall.unheard else ''}.")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from megatronapp.core.findings import Cause, Kind
+from megatronapp.core.wording import ranks_named
 from megatronapp.detector.nccl_watch import START
 from megatronapp.detector.rules.base import PATIENT_PAGE_STEPS, Suspicion, View, confidence, evidence, percent
 
@@ -35,7 +36,7 @@ def _waited_for(view: View, signal: str, text: str) -> Iterator[Suspicion]:
     for ranks in replicas.values():
         worst = max(ranks, key=lambda rank: float(monitor.effect[rank]))
         lost, since = float(monitor.effect[worst]) * view.step_seconds, int(monitor.since[worst])
-        who = ("ranks " if len(ranks) > 1 else "rank ") + ", ".join(map(str, ranks))
+        who = ranks_named(ranks)
         silent = " (of whom nothing is heard)" if set(ranks) <= set(view.table.missing) else ""
         yield Suspicion(
             kind=Kind.UNKNOWN,
