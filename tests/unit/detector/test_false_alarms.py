@@ -18,6 +18,8 @@ YEAR = 365 * 86_400
         (profiles.GPU, 1024, 60.0, YEAR / 60),
         (profiles.GPU, 1024, 0.1, 1e7),
         (profiles.GPU, 1024, 3600.0, 1e5),
+        (profiles.GPU, 1024, 0.0, 1e5),
+        (profiles.GPU, 1024, math.nan, 1e5),
         (profiles.GPU, 8, 0.1, 1e5),
         (profiles.CPU, 1024, 0.1, 1e5),
     ],

@@ -77,9 +77,9 @@ USUAL_STEPS = 64
 
 
 def log_steps(profile: DeviceProfile, ranks: int, step_seconds: float) -> float:
-    """Log of the steps between two false alarms of a job whose steps take so long."""
+    """Log of the steps between two false alarms of a job whose steps are said to take so long."""
     least, most = STEPS_BETWEEN_FALSE_ALARMS
-    wanted = profile.seconds_between_false_alarms / step_seconds if ranks >= MANY else least
+    wanted = profile.seconds_between_false_alarms / step_seconds if ranks >= MANY and step_seconds > 0 else least
     return math.log(min(most, max(least, wanted)))
 
 
