@@ -1,4 +1,4 @@
-"""Sum up JUnit reports: one closing line, and an error when a test was skipped without a good reason."""
+"""Sum up JUnit reports: what failed, and a closing line; a test skipped without a good reason is an error, too."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def main(paths: list[str]) -> int:
             skipped = case.find("skipped")
             if case.find("failure") is not None or case.find("error") is not None:
                 counts["failed"] += 1
+                print(f"failed: {case.get('classname')}::{case.get('name')}")
             elif skipped is not None and skipped.get("type") != "pytest.xfail":
                 counts["skipped"] += 1
                 skipped_for[str(skipped.get("message"))] += 1
