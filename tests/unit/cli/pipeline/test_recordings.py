@@ -140,7 +140,7 @@ def test_several_jobs_and_no_steps_are_told(tmp_path: Path) -> None:
         read_recording(tmp_path / "none")
 
 
-@pytest.mark.skipif(not RECORDED.is_dir(), reason="MegatronApp's recorded runs are not there")
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="../shared/data is absent: MegatronApp's recorded runs")
 @pytest.mark.parametrize(("name", "within"), [("pp", 0.01), ("dpp", 0.05)])
 def test_recorded_runs_of_megatronapp_are_predicted(name: str, within: float) -> None:
     answer = json.loads(
