@@ -35,7 +35,10 @@ def test_every_suite_uses_the_seeds_that_were_asked_for(suite: object, of_round:
     assert trials[0].seed == seeds.seeds(1, of_round, first=7)[0]
 
 
-@pytest.mark.parametrize(("count", "of_round", "first"), [(10**7, 1, 0), (1, seeds.ROUNDS.stop, 0), (1, -1, 0), (1, 1, 10**6)])
+BEYOND = seeds.ROUNDS.stop
+
+
+@pytest.mark.parametrize(("count", "of_round", "first"), [(10**7, 1, 0), (1, BEYOND, 0), (1, -1, 0), (1, 1, 10**6)])
 def test_seeds_that_no_round_has_are_an_error(count: int, of_round: int, first: int) -> None:
     with pytest.raises(ValueError, match="seeds"):
         seeds.seeds(count, of_round, first)
