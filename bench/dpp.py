@@ -9,8 +9,7 @@ half of what the simulator says where hosts take nothing; a step's prediction ha
 their hosts in the same run.
 
 Each case is played with the trainer's hint, which has places for W, and with the design's, where W fills gaps and whose
-replay is some percent slower. The design's goals for dynamic ÷ replay are of its own hint: with the trainer's, whose
-replay has most of that already, the ratio is told and need not reach them.
+replay is some percent slower.
 
 Each row says where its ratios of F : B : W and the cost of the split are from: the design, or a measurement. Prints
 one JSON object a row, and exits with 1 when a measured row misses what it must show.
@@ -201,7 +200,6 @@ def judged(
     scenario = setting.scenario
     gain, simulated_gain = (_ratio(of, STOCK) for of in (_seconds(runs), of_fast_hosts))
     over_replay = _ratio(_seconds(runs), REPLAY)
-    over_replay_must = _over_replay_must(setting)
     errors = {mode: float(np.mean(runs[mode].seconds) / np.mean(predicted[mode]) - 1) for mode in MODES}
     host_share = max(max(each.host_shares) for each in runs.values())
     must = QUIET_MUST if scenario == QUIET else 1 + (simulated_gain - 1) / 2
@@ -216,7 +214,7 @@ def judged(
     dispatch = runs[DYNAMIC].dispatch_seconds * 1e6
     ok = (
         gain >= must
-        and over_replay >= over_replay_must
+        and over_replay >= scenario.over_replay
         and max(map(abs, errors.values())) <= PREDICTION_ERROR_LIMIT
         and runs[DYNAMIC].peak <= setting.cap
         and dispatch <= DISPATCH_LIMIT_MICROSECONDS
@@ -227,7 +225,7 @@ def judged(
         "must": round(must, 3),
         "goal": scenario.goal,
         "dynamic_over_replay": round(over_replay, 3),
-        "dynamic_over_replay_must": over_replay_must,
+        "dynamic_over_replay_must": scenario.over_replay,
         "host_microseconds": {mode: round(float(each.host_ns.mean()) / 1e3, 1) for mode, each in runs.items()},
         "prediction_error_ratio": {mode: round(error, 4) for mode, error in errors.items()},
         "peak": runs[DYNAMIC].peak,
@@ -235,10 +233,6 @@ def judged(
         "dispatch_microseconds": round(dispatch, 1),
         "ok": bool(ok),
     }
-
-
-def _over_replay_must(setting: Setting) -> float:
-    return setting.scenario.over_replay if setting.hint == FILLING else 0.0
 
 
 def _over_slow_links(operation_ms: float, seeds: int) -> dict[str, Any]:
@@ -279,7 +273,7 @@ def _simulated(setting: Setting, ratios: str) -> dict[str, Any]:
         "gain": round(_ratio(predicted, STOCK), 3),
         "goal": setting.scenario.goal,
         "dynamic_over_replay": round(_ratio(predicted, REPLAY), 3),
-        "dynamic_over_replay_must": _over_replay_must(setting),
+        "dynamic_over_replay_must": setting.scenario.over_replay,
     }
 
 

@@ -24,7 +24,7 @@ from bench.scale.noise import Beside
 from bench.scale.scenarios import LARGE, LAYOUTS, layouts
 from bench.scale.seeds import generator, seeds
 from megatronapp.detector import profiles
-from megatronapp.detector.judge import log_steps, monitor_of
+from megatronapp.detector.judge import log_steps_between_false_alarms, monitor_of
 from megatronapp.detector.statistics.monitor import Monitor
 from megatronapp.detector.steps import Floats, Ints
 
@@ -66,7 +66,7 @@ class Transfers:
 
 
 def monitor(layout: Layout, of: Transfers) -> Monitor:
-    steps = log_steps(profiles.GPU, layout.world, STEP_SECONDS)
+    steps = log_steps_between_false_alarms(profiles.GPU, layout.world, STEP_SECONDS)
     return monitor_of(profiles.GPU, "transfer", max(layout.world, len(of.kinds)), steps)
 
 

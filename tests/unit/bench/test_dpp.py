@@ -8,22 +8,20 @@ import numpy as np
 import pytest
 
 from bench import dpp
-from bench._slept_pipeline import DYNAMIC, FILLING, HINT, MODES, QUIET, REPLAY, STOCK, Measured, Setting, simulated
+from bench._slept_pipeline import DYNAMIC, MODES, QUIET, REPLAY, STOCK, Measured, Setting, simulated
 
 LENGTH = next(each for each in dpp.SCENARIOS if each.length_cv)
-SETTING = Setting(LENGTH, (1.0, 1.0, 1.0), 0.0, 20.0, 16, 5, hint=FILLING)
+SETTING = Setting(LENGTH, (1.0, 1.0, 1.0), 0.0, 20.0, 16, 5)
 SECONDS = {STOCK: 1.2, DYNAMIC: 1.0, REPLAY: 1.04}
 
 
-def row(
-    *, longer: float = 1.0, peak: int = 1, replay_seconds: float = SECONDS[REPLAY], hint: str = FILLING
-) -> dict[str, object]:
+def row(*, longer: float = 1.0, peak: int = 1, replay_seconds: float = SECONDS[REPLAY]) -> dict[str, object]:
     """longer: measured ÷ predicted seconds."""
     seconds = SECONDS | {REPLAY: replay_seconds}
     host_ns = np.full((4, 3), 500_000)
     runs = {mode: Measured([each * longer] * 5, [0.02] * 5, host_ns, 5e-5, peak) for mode, each in seconds.items()}
     predicted = {mode: [each] * 5 for mode, each in seconds.items()}
-    return dpp.judged(replace(SETTING, hint=hint), "1:1:1", runs, predicted, predicted)
+    return dpp.judged(SETTING, "1:1:1", runs, predicted, predicted)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +35,6 @@ def row(
 def test_a_row_is_missed_by_each_thing_that_it_must_show(missed: dict[str, float]) -> None:
     assert row()["ok"] is True
     assert row(**missed)["ok"] is False  # type: ignore[arg-type]
-
-
-def test_what_the_choice_adds_to_a_replay_that_is_faster_already_is_told() -> None:
-    told = row(replay_seconds=1.02, hint=HINT)
-
-    assert (told["ok"], told["dynamic_over_replay"], told["dynamic_over_replay_must"]) == (True, 1.02, 0.0)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from megatronapp.detector import profiles
-from megatronapp.detector.judge import log_steps, monitor_of
+from megatronapp.detector.judge import log_steps_between_false_alarms, monitor_of
 from megatronapp.detector.profiles import DeviceProfile
 
 YEAR = 365 * 86_400
@@ -27,7 +27,7 @@ YEAR = 365 * 86_400
 def test_a_large_job_has_a_false_alarm_a_year_or_in_ten_million_steps(
     profile: DeviceProfile, ranks: int, step_seconds: float, steps: float
 ) -> None:
-    assert log_steps(profile, ranks, step_seconds) == pytest.approx(math.log(steps))
+    assert log_steps_between_false_alarms(profile, ranks, step_seconds) == pytest.approx(math.log(steps))
 
 
 def test_ranks_and_signals_share_a_jobs_false_alarms() -> None:

@@ -76,8 +76,8 @@ USUAL_STEPS = 64
 """Newest healthy ones whose median the usual step takes, as many as make a history (monitor.CLEAN)."""
 
 
-def log_steps(profile: DeviceProfile, ranks: int, step_seconds: float) -> float:
-    """Log of the steps between two false alarms of a job whose steps are said to take so long."""
+def log_steps_between_false_alarms(profile: DeviceProfile, ranks: int, step_seconds: float) -> float:
+    """Of a whole job whose steps are said to take so long."""
     least, most = STEPS_BETWEEN_FALSE_ALARMS
     wanted = profile.seconds_between_false_alarms / step_seconds if ranks >= MANY and step_seconds > 0 else least
     return math.log(min(most, max(least, wanted)))
@@ -105,7 +105,7 @@ class Judge:
         self.view: View | None = None
         """The newest judged step."""
         self._log_steps = 0.0
-        """See log_steps."""
+        """Between two false alarms."""
         self._nccl = NcclWatch(self.monitors)
         self._work = WorkModel()
         self._processor = ProcessorModel()
@@ -192,7 +192,7 @@ class Judge:
         if self.monitors:
             return
         ranks = max(1, len(table.ranks))
-        self._log_steps = log_steps(profile, ranks, float(np.nanmedian(table.duration)))
+        self._log_steps = log_steps_between_false_alarms(profile, ranks, float(np.nanmedian(table.duration)))
         for signal in profile.noise:
             items = max(ranks, links.how_many(table)) if signal == "transfer" else ranks
             self.monitors[signal] = monitor_of(profile, signal, items, self._log_steps)

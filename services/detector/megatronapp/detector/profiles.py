@@ -87,7 +87,7 @@ class DeviceProfile:
     noise: Mapping[str, Noise]
     """By signal: those that this kind of device has."""
     seconds_between_false_alarms: float
-    """Of a whole job, at least: whoever is woken counts days, not steps."""
+    """Of a whole job, within judge.STEPS_BETWEEN_FALSE_ALARMS: whoever is woken counts days, not steps."""
     patience: PagePatience
     warms_up: bool
     """An attempt's first steps are unlike the others: kernels are chosen, memory is allocated."""
@@ -121,7 +121,7 @@ GPU = DeviceProfile(
 )
 CPU = DeviceProfile(
     noise=_CPU_NOISE,
-    seconds_between_false_alarms=0.0,  # such jobs are watched for minutes, and wake nobody
+    seconds_between_false_alarms=0.0,  # the least steps: such jobs last for minutes
     # A burst of other load slows a rank for some steps, or moments, however many steps these are; before a rank has a
     # history only what lasts as long as one takes counts. A message ends when its receiver takes it, and that one may
     # lack a processor for seconds.
