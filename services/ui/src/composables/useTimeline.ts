@@ -78,7 +78,7 @@ export function useTimeline(
   async function loadWhole(signal: AbortSignal): Promise<void> {
     const columns = await getTimelineGrid(run, { attempt: attempt.value, buckets: OVERVIEW_BUCKETS, cells: CELLS }, signal)
     if (signal.aborted) return
-    if (!columns.rank.length) return void (overview.value = null)
+    if (columns.start_seconds.every(Number.isNaN)) return void (overview.value = null)
     const made = await gridOf(columns, 2 * bucketsOf(columns.rank.length, OVERVIEW_BUCKETS), undefined, signal)
     if (signal.aborted) return
     overview.value = made

@@ -96,7 +96,7 @@ export class FakeGateway {
       case 'timeline':
         return json(world.rows(Math.max(from, (to || world.newestStep) - number('limit', 200) + 1), to || world.newestStep))
       case 'timeline/grid':
-        if (Math.max(from, world.oldestStep) > Math.min(to || world.newestStep, world.newestStep)) return failure(422)
+        if (Math.max(from, world.oldestStored) > Math.min(to || world.newestStep, world.newestStep)) return failure(422)
         return this.once(`${world.run} ${world.newestStep} ${query.toString()}`, () => ({
           status: 200,
           type: COLUMNS_TYPE,
@@ -235,6 +235,10 @@ export class FakeGateway {
   connected(cut: () => void): () => void {
     this.connections.add(cut)
     return () => this.connections.delete(cut)
+  }
+
+  get connectionCount(): number {
+    return this.connections.size
   }
 
   /** Killed, or begun again: nobody is told. */

@@ -13,7 +13,7 @@ export { COLUMNS_TYPE }
 const CELLS = 1 << 20
 
 export function gridBytes(world: World, asked: GridQuestion): Uint8Array<ArrayBuffer> {
-  const first = Math.max(asked.from, world.oldestStep)
+  const first = Math.max(asked.from, world.oldestStored)
   const last = Math.min(asked.to || world.newestStep, world.newestStep)
   const most = Math.min(asked.buckets, Math.floor(CELLS / world.ranks))
   let size = asked.bucketSteps || 1
@@ -23,10 +23,11 @@ export function gridBytes(world: World, asked: GridQuestion): Uint8Array<ArrayBu
   const cells = count * world.ranks
   const cell = (): Float32Array<ArrayBuffer> => new Float32Array(cells).fill(NaN)
   const column = { offset: cell(), duration: cell(), shortest: cell(), longest: cell(), compute: cell(), mostCompute: cell(), wait: cell(), host: cell() }
-  const [start, end, traced] = [new Float64Array(count), new Float64Array(count), new Uint8Array(count)]
+  const [start, end, traced] = [new Float64Array(count).fill(NaN), new Float64Array(count).fill(NaN), new Uint8Array(count)]
   for (let bucket = 0; bucket < count; bucket += 1) {
     const from = Math.max(first, begin + bucket * size)
     const to = Math.min(last, begin + (bucket + 1) * size - 1)
+    if (to < world.oldestStep) continue // nothing has been reported
     let latest = 0
     for (let rank = 0; rank < world.ranks; rank += 1) {
       const at = bucket * world.ranks + rank
@@ -41,7 +42,7 @@ export function gridBytes(world: World, asked: GridQuestion): Uint8Array<ArrayBu
       ? [['offset_seconds', column.offset, 'float32']]
       : [['shortest_seconds', column.shortest, 'float16'], ['longest_seconds', column.longest, 'float16'], ['most_compute_seconds', column.mostCompute, 'float16']]
   return encodeColumns(
-    { origin_unix_seconds: world.startOf(first), oldest_step: world.oldestStep, newest_step: world.newestStep, first_step: begin, bucket_steps: size },
+    { origin_unix_seconds: world.startOf(first), oldest_step: world.oldestStored, newest_step: world.newestStep, first_step: begin, bucket_steps: size },
     [
       ['rank', Uint32Array.from({ length: world.ranks }, (_, rank) => rank), 'uint32'],
       ['start_seconds', start, 'float64'],

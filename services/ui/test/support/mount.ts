@@ -1,7 +1,7 @@
 import { createPinia, setActivePinia } from 'pinia'
 import { vi } from 'vitest'
 import type { Component } from 'vue'
-import { createApp, nextTick } from 'vue'
+import { createApp, effectScope, nextTick } from 'vue'
 import { createMemoryHistory, createRouter } from 'vue-router'
 import type { Router } from 'vue-router'
 import App from '@/App.vue'
@@ -16,7 +16,7 @@ import type { FakeGateway } from './gateway'
 export interface Mounted {
   readonly element: HTMLElement
   readonly router: Router
-  /** Until it is so, or for ten seconds: what takes longer fails where it is asserted. */
+  /** Until it is so; throws after ten seconds. */
   readonly until: (true_: () => unknown) => Promise<void>
   readonly end: () => void
 }
@@ -33,10 +33,17 @@ export async function mountPage(page: Component, gateway: FakeGateway, address: 
   setActivePinia(pinia)
   const app = createApp(page, router.currentRoute.value.params)
   app.use(pinia).use(router)
-  app.runWithContext(() => app.provide(LIVE, createLive('ws://fake/api/v1/events')).provide(ROLE, { value: role } as never).provide(OPEN_LINK, openLink))
+  // Live's connection and timers end with the page: those of a page that is gone would open connections in later tests.
+  const scope = effectScope(true)
+  app.onUnmount(() => scope.stop())
+  const live = scope.run(() => createLive('ws://fake/api/v1/events'))!
+  app.provide(LIVE, live).provide(ROLE, { value: role } as never).provide(OPEN_LINK, openLink)
   app.mount(element)
   const until = async (holds: () => unknown): Promise<void> => {
-    for (let i = 0; i < 1000 && !holds(); i += 1) await new Promise((resolve) => setTimeout(resolve, 10))
+    for (let i = 0; !holds(); i += 1) {
+      if (i === 1000) throw new Error(`not so after ten seconds: ${String(holds)}`)
+      await new Promise((resolve) => setTimeout(resolve, 10))
+    }
     await nextTick()
   }
   return {

@@ -97,6 +97,11 @@ export class World {
     this.recipe = { settings: { lr: '0.0003', seed: '1234', bf16: 'true', 'num-layers': '32', ...options.settings }, versions: { torch: '2.9.1', 'megatron-core': '0.16.1' } }
   }
 
+  /** 0, as the newest, where no step has been reported. */
+  get oldestStored(): number {
+    return Math.min(this.oldestStep, this.newestStep)
+  }
+
   stageOf(rank: number): number {
     return Math.floor(rank / Math.max(1, Math.ceil(this.ranks / this.pipeline)))
   }

@@ -120,9 +120,14 @@ describe('the timeline', () => {
   })
 
   it('tells that nothing has been reported', async () => {
-    const gateway = new FakeGateway([new World({ ranks: 0, steps: 0 })])
+    const world = new World({ ranks: 2, steps: 0 })
+    const gateway = new FakeGateway([world])
     const shown = await open(gateway)
     await shown.until(() => text(shown).includes('No step has been reported yet'))
+    expect(summary(shown)).toBe('')
+    gateway.advance(world)
+    await shown.until(() => summary(shown))
+    expect(summary(shown)).toContain('Steps 1 to 1 of 2 ranks')
   })
 
   it('says what is wrong when the collector is away, and shows the picture when it is back', async () => {
