@@ -117,9 +117,11 @@ def _drawn(setting: Setting, seed: int, split: bool) -> tuple[Whole, Whole]:
     return durations.reshape(shape), late.reshape(shape)
 
 
-def simulated(setting: Setting, mode: str, seed: int, host_ns: Whole | None = None) -> Run:
+def simulated(
+    setting: Setting, mode: str, seed: int, host_ns: Whole | None = None, hints: list[list[Operation]] | None = None
+) -> Run:
     """`host_ns`: what an operation takes its host beside what it sleeps, by (stage, kind of the mode's operations);
-    None: nothing."""
+    None: nothing. `hints`: in place of the dynamic order's."""
     layout = replace(setting.layout, split=mode != STOCK)
     durations, late = setting.draws(seed, split=mode != STOCK)
     if mode == STOCK:
@@ -129,7 +131,7 @@ def simulated(setting: Setting, mode: str, seed: int, host_ns: Whole | None = No
     elif mode == REPLAY:
         schedule = strict(mode, layout, setting.orders(mode), by_need=True)
     else:
-        schedule = dynamic(mode, layout, setting.orders(mode), [setting.cap] * setting.stages)
+        schedule = dynamic(mode, layout, hints or setting.orders(mode), [setting.cap] * setting.stages)
         schedule = replace(schedule, by_need=mode != AS_POSTED)
     if host_ns is not None:
         durations = durations + host_ns[..., None, None]
