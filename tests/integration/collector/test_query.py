@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -77,6 +78,24 @@ async def test_a_grid_of_some_ranks_and_steps_holds_no_others(query: trace_pb2_g
     assert (grid.oldest_step, grid.newest_step, grid.first_step) == (1, STEPS, 2)
     assert np.frombuffer(grid.ranks, "<u4").tolist() == [1]
     assert np.frombuffer(grid.wait_seconds, "<f4") == pytest.approx([0.005] * 2)
+
+
+async def test_the_grid_of_a_job_whose_first_step_is_not_done_has_nothing_in_it(start: Start) -> None:
+    running = await start()
+    rank = RankStream(running.address)
+    await rank.send(hello(identity(0)))
+    async with aio.insecure_channel(running.address) as channel:
+        query = trace_pb2_grpc.TraceQueryStub(channel)
+        async with asyncio.timeout(20):
+            while not (await query.ListJobs(trace_pb2.ListJobsRequest())).jobs:
+                await asyncio.sleep(0.02)
+        grid = await query.ListStepGrid(trace_pb2.ListStepGridRequest(run=RUN))
+    await rank.close()
+
+    assert (grid.oldest_step, grid.newest_step) == (0, 0)
+    assert np.frombuffer(grid.ranks, "<u4").tolist() == [0]
+    assert np.frombuffer(grid.end_ns, "<i8").tolist() == [0]
+    assert np.isnan(np.frombuffer(grid.duration_seconds, "<f4")).all()
 
 
 @pytest.mark.parametrize(
