@@ -2,8 +2,9 @@
 
 Modes: ack (acknowledges each message), bundles (and says that it takes them), control (also sends a TraceControl
 first), silent (never acknowledges), slow (reads a message each 50 ms), refuse (no token, no stream), lost (as refuse,
-but the first answer is lost), picky (refuses the message with seq 2), choosy (refuses those up to seq 12), muddled
-(refuses as picky does, and does not say after which: twice, as the first answer may be lost with what was being sent).
+but the first answer is lost), lost-twice, picky (refuses the message with seq 2), choosy (refuses those up to seq 12),
+muddled (refuses as picky does, and does not say after which: twice, as the first answer may be lost with what was being
+sent).
 What it takes goes to FILE, as a trace file.
 """
 
@@ -24,6 +25,8 @@ from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 CONTROL = trace_pb2.TraceControl(
     enabled=True, interval=3, continuous_iterations=3, granularity=trace_pb2.GRANULARITY_BASE
 )
+LOST = {"lost": 1, "lost-twice": 2}
+"""Answers."""
 
 
 class Server(trace_pb2_grpc.TraceIngestServicer):
@@ -35,10 +38,10 @@ class Server(trace_pb2_grpc.TraceIngestServicer):
     async def Stream(  # noqa: N802
         self, requests: AsyncIterator[trace_pb2.TraceMessage], context: Any
     ) -> AsyncIterator[trace_pb2.TraceReply]:
-        if self._mode == "lost" and not self._refusals:
+        if self._refusals < LOST.get(self._mode, 0):
             self._refusals += 1
             await context.abort(grpc.StatusCode.INTERNAL, "Internal error from Core")
-        if self._mode in ("refuse", "lost") and ("authorization", "Bearer secret") not in context.invocation_metadata():
+        if self._mode in ("refuse", *LOST) and ("authorization", "Bearer secret") not in context.invocation_metadata():
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
         if self._mode == "control":
             yield trace_pb2.TraceReply(control=CONTROL)

@@ -242,6 +242,21 @@ def test_why_a_stream_is_refused_is_told_also_when_the_first_answer_was_lost_to_
     assert_refusal_is_told(capsys)
 
 
+def test_why_a_stream_is_refused_is_told_also_after_another_reason_was(
+    start: Start, connect: Callable[..., CollectorStream], capsys: pytest.CaptureFixture[str]
+) -> None:
+    start("lost-twice")
+    connect()
+    said = ""
+
+    def both_are_logged() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return "Internal error from Core" in said and "no token" in said
+
+    eventually(both_are_logged)
+
+
 def test_a_refused_message_is_known_also_when_the_next_was_being_sent(
     start: Start, connect: Callable[..., CollectorStream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

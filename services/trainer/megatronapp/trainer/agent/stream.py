@@ -7,7 +7,7 @@ messages gather in the bounded buffer, and connecting is tried with exponential 
 
 What the collector says at a stream's end is lost where a message was just being sent: grpc.aio ends the call with the
 failure of that write, INTERNAL. The connection after such an end is a careful one, on which nothing is being sent when
-an answer may come: it hears why.
+an answer may come, the Hello neither: it hears why.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ log = get_logger(__name__)
 Call = Any
 """grpc.aio.StreamStreamCall of TraceMessages, serialized, and TraceReply."""
 
+Kind = grpc.StatusCode | type[Exception]
+"""Of failure: its texts may differ each time."""
+
 BUFFER_BYTES = 64 << 20
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS = 0.2, 10.0
 ACK_TIMEOUT_SECONDS = 30.0
@@ -54,8 +57,8 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_retries", 0),
 )
 REFUSAL_SECONDS = 1.0
-"""For which a careful connection waits for a refusal of its Hello, before it says anything else: a review of its token
-by the API server takes tens of milliseconds."""
+"""For which a careful connection waits for a refusal, before its Hello and after it: a review of its token by the API
+server takes tens of milliseconds."""
 MAX_BUNDLE_BYTES = 256 << 10
 """Of the messages in a bundle. One that is larger goes alone."""
 _BUNDLE_TAG = bytes([trace_pb2.TraceMessage.BUNDLE_FIELD_NUMBER << 3 | 2])
@@ -71,19 +74,19 @@ class StreamLoop:
         self._loop = asyncio.new_event_loop()
         self._changed: deque[asyncio.Event] = deque()
         self._waking = False
-        self._said_at: dict[str, float] = {}
+        self._said_at: dict[tuple[str, Kind], float] = {}
         self._thread = threading.Thread(target=self._serve, name="agent-streams", daemon=True)
         self._thread.start()
 
     def start(self, stream: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
         return asyncio.run_coroutine_threadsafe(stream, self._loop)
 
-    def is_news(self, address: str) -> bool:
-        """Whether it is to be said that this collector can't be reached: the ranks of a node all meet it."""
+    def is_news(self, address: str, kind: Kind) -> bool:
+        """Whether it is to be said that this collector can't be reached so: the ranks of a node all meet it."""
         now = time.monotonic()
-        news = now - self._said_at.get(address, -SAY_AGAIN_SECONDS) >= SAY_AGAIN_SECONDS
+        news = now - self._said_at.get((address, kind), -SAY_AGAIN_SECONDS) >= SAY_AGAIN_SECONDS
         if news:
-            self._said_at[address] = now
+            self._said_at[address, kind] = now
         return news
 
     def call_soon(self, action: Callable[[], object]) -> None:
@@ -198,8 +201,8 @@ class CollectorStream:
 
     async def _connect_for_ever(self) -> None:
         """Until it is closed: then what is left has one more connection."""
-        backoff = FIRST_BACKOFF_SECONDS
-        logged = last = False
+        backoff, last = FIRST_BACKOFF_SECONDS, False
+        told: set[Kind] = set()
         while not (last or self._ended):
             last, careful = self._closing.is_set(), self._careful
             try:
@@ -207,9 +210,9 @@ class CollectorStream:
             except (grpc.RpcError, OSError, MegatronAppError) as error:
                 if self._leave_out_refused(error):
                     self._replied = True
-                elif (careful or not self._careful) and (self._replied or not logged):
-                    logged = True
-                    if self._loop.is_news(self._address):
+                elif (careful or not self._careful) and (self._replied or kind_of(error) not in told):
+                    told.add(kind_of(error))
+                    if self._loop.is_news(self._address, kind_of(error)):
                         why = reason(error, self._access.tls)
                         log.warning("collector_unreachable", address=self._address, reason=why)
             backoff = FIRST_BACKOFF_SECONDS if self._replied else min(backoff * 2, LAST_BACKOFF_SECONDS)
@@ -241,6 +244,8 @@ class CollectorStream:
 
     async def _write(self, call: Call) -> None:
         """What goes wrong here ends the call, and is told there to who reads."""
+        if self._careful:
+            await asyncio.sleep(REFUSAL_SECONDS)
         await call.write(self._hello().SerializeToString())
         if self._careful:
             await asyncio.sleep(REFUSAL_SECONDS)
@@ -326,6 +331,10 @@ def _hides_the_answer(end: BaseException | None) -> bool:
     """Whether writing or reading ended in such a way that it is not the collector's word. Who reads may hear of a
     failed write before who writes does."""
     return isinstance(end, aio.AioRpcError) and end.code() is grpc.StatusCode.INTERNAL
+
+
+def kind_of(error: Exception) -> Kind:
+    return error.code() if isinstance(error, aio.AioRpcError) else type(error)
 
 
 def reason(error: Exception, tls: ClientTls) -> str:
