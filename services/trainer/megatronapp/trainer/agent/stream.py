@@ -202,7 +202,7 @@ class CollectorStream:
     async def _connect_for_ever(self) -> None:
         """Until it is closed: then what is left has one more connection."""
         backoff, last = FIRST_BACKOFF_SECONDS, False
-        told: set[Kind] = set()
+        logged: set[Kind] = set()
         while not (last or self._ended):
             last, careful = self._closing.is_set(), self._careful
             try:
@@ -210,8 +210,8 @@ class CollectorStream:
             except (grpc.RpcError, OSError, MegatronAppError) as error:
                 if self._leave_out_refused(error):
                     self._replied = True
-                elif (careful or not self._careful) and (self._replied or kind_of(error) not in told):
-                    told.add(kind_of(error))
+                elif (careful or not self._careful) and (self._replied or kind_of(error) not in logged):
+                    logged.add(kind_of(error))
                     if self._loop.is_news(self._address, kind_of(error)):
                         why = reason(error, self._access.tls)
                         log.warning("collector_unreachable", address=self._address, reason=why)
