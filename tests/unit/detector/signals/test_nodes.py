@@ -87,6 +87,18 @@ def test_a_burst_of_a_node_in_an_attempts_first_steps_is_no_slow_rank() -> None:
     assert set(job.nodes.slow["node-1"].ranks) == {9}
 
 
+@pytest.mark.parametrize(("own", "shared"), [(0.015, True), (0.035, False)])
+def test_a_new_rank_of_a_slow_node_is_its_own_where_it_is_slower_than_devices_are(own: float, shared: bool) -> None:
+    """Devices differ by 0.4 %: by 1.5 % one of ten thousand, by 3.5 % none."""
+    job, devices = Job(512), np.random.default_rng(5).normal(0, 0.004, 512)
+    devices[8:16], devices[9] = 0.0, own
+
+    job.run(10, devices + 0.27 * slow(*range(8, 16), of=512))
+
+    assert np.flatnonzero(job.monitor.alarmed).tolist() == [9]
+    assert ("node-1" in job.nodes.slow) == shared
+
+
 @pytest.mark.parametrize("ranks", [(9,), (9, 10)])
 def test_one_or_two_slow_ranks_are_not_their_node(ranks: tuple[int, ...]) -> None:
     job = Job()

@@ -124,11 +124,12 @@ def test_late_looks_tell_what_early_ones_leave_open() -> None:
     assert np.flatnonzero(last).tolist() == [3]
 
 
-def test_a_new_item_whose_newest_steps_are_as_others_is_not() -> None:
-    """As after a burst of ten steps, of which the median of twenty still tells."""
+@pytest.mark.parametrize(("steps", "since"), [(5, 2), (8, 3), (20, 8)])
+def test_a_new_item_whose_newest_steps_are_as_others_is_not(steps: int, since: int) -> None:
+    """As after a burst, which ended so many steps ago, and of which the median still tells."""
     random = np.random.default_rng(0)
-    values = _steps(random, random.normal(0, SPREAD, 256), steps=20)
-    values[3, 8:] += 10 * SPREAD
+    values = _steps(random, random.normal(0, SPREAD, 256), steps)
+    values[3, since:] += 10 * SPREAD
 
     assert np.median(values[3]) > 9 * SPREAD
     assert not offsets.extraordinary(values, SHARE).any()

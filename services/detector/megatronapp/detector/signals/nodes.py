@@ -6,6 +6,7 @@ it no more lasting than if one did: it is one excursion, and is judged by how lo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -71,12 +72,20 @@ class Nodes:
 
 def _is_shared(rank: int, members: Ints, monitor: Monitor) -> bool:
     """Whether the others of the node show it too, in the same steps and by the same measure, as in an attempt's first
-    steps their histories may be of the node's excursion. Means, so that all of them fade together."""
+    steps their histories may be of the node's excursion. Means, so that all of them fade together.
+
+    Of a rank without a history the device's own part is in it, too: then it is its node's also where that is slow, and
+    the rank slower than the others by no more than healthy ones may be."""
     others = members[(members != rank) & (members < len(monitor))]
     steps = monitor.steps_since(rank)
     shown = _means(monitor.excess_beside(rank, others)[:, :steps])
-    own = min(float(monitor.effect[rank]), _means(monitor.excess(rank)[None, :steps])[0])
-    return len(shown) >= LEAST_RANKS - 1 and float(np.median(shown)) >= SHARED * own
+    if len(shown) < LEAST_RANKS - 1:
+        return False
+    own = min(float(monitor.effect[rank]), float(_means(monitor.excess(rank)[None, :steps])[0]))
+    node, allowed = float(np.median(shown)), float(monitor.allowed[rank])
+    if monitor.ready[rank] or node < allowed / math.sqrt(len(shown)):
+        return node >= SHARED * own
+    return node >= SHARED * own or own - node <= allowed
 
 
 def _means(rows: Floats) -> Floats:

@@ -77,8 +77,8 @@ class Monitor:
         """What the item's history says, 0 while it is too short."""
         self.sigma: Floats = np.zeros(0)
         self.ready: npt.NDArray[np.bool_] = np.zeros(0, bool)
-        self._allowed: Floats = np.zeros(0)
-        """Offset that is none."""
+        self.allowed: Floats = np.zeros(0)
+        """Offset from its peers that is none."""
         self._normal: Floats = np.zeros(0)
         """The largest value at which an alarm is over: the baseline, or the allowance."""
         self._extraordinary: npt.NDArray[np.bool_] = np.zeros(0, bool)
@@ -196,14 +196,14 @@ class Monitor:
             newest = self._values.rows[usual, :LASTING]
             uncertainty = offsets.uncertainty(newest)
             allowed = offsets.allowance(scale.location(newest), self.noise.allowance, uncertainty)
-            self._allowed[:] = np.median(allowed) if len(usual) else self.noise.allowance
-            self._allowed[usual] = allowed
+            self.allowed[:] = np.median(allowed) if len(usual) else self.noise.allowance
+            self.allowed[usual] = allowed
             self._compare_new(usual)
             if not self.ready.all():
                 self.sigma[~self.ready] = max(self.noise.floor, offsets.early_scale(newest, self.noise.prior))
             if not self.ready.any() and len(usual) >= MANY:
                 self._learn_young_tails(usual[self._unsuspected[usual]])
-        self._offset.push(self._bounded((x - self._allowed) / self.sigma))
+        self._offset.push(self._bounded((x - self.allowed) / self.sigma))
 
     def _compare_new(self, usual: npt.NDArray[np.intp]) -> None:
         """What is constant of an item is drawn once, and needs no test for each step: in its first steps, of all of
@@ -291,7 +291,7 @@ class Monitor:
             self.ready[item], self._cleaned[item], self._clean.rows[item] = False, 0, np.nan
         self.baseline[item], self.effect[item], self.alarmed[item] = baseline, effect, True
         self._share[item] = effects.share(excess, effect)
-        self._normal[item] = baseline if by_change else self._allowed[item]
+        self._normal[item] = baseline if by_change else self.allowed[item]
         self.since[item], self._recovery[item] = self._steps[-steps], 0.0
 
     def _follow(self, x: Floats, alarmed: npt.NDArray[np.bool_]) -> None:
@@ -385,6 +385,6 @@ class Monitor:
         for name in ("effect", "log_evidence", "_suspicion", "baseline", "_recovery", "_normal", "_share"):
             setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more)]))
         self.sigma = np.concatenate([self.sigma, np.full(more, self.noise.prior)])
-        self._allowed = np.concatenate([self._allowed, np.full(more, self.noise.allowance)])
+        self.allowed = np.concatenate([self.allowed, np.full(more, self.noise.allowance)])
         for window in (self._values, self._change, self._offset, self._clean):
             window.grow(more)

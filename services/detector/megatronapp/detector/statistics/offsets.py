@@ -82,9 +82,10 @@ def extraordinary(values: Floats, share: float) -> npt.NDArray[np.bool_]:
 
 
 def _goes_on(values: Floats, offset: float) -> bool:
-    """Whether the newest steps of an item are closer to its offset than to none: what was a burst does not last."""
+    """Whether an item's newest steps are closer to its offset than to none: what was a burst does not last."""
     measured = values[np.isfinite(values)]
-    return float(np.median(measured[:NEW_STEPS])) >= offset / 2
+    newest = measured[: min(NEW_STEPS, (len(measured) + 1) // 2)]
+    return float(np.median(newest)) >= offset / 2
 
 
 def _of_steps(values: Floats, item: int, offset: float) -> float:
