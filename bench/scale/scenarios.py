@@ -50,9 +50,12 @@ class Model:
     experts: int = 1
     """Ranks of an expert group."""
     save_every: int = 0
+    restart_every: int = 0
+    """Steps of an attempt; 0: half of the jobs restart once."""
 
 
 QUIET: tuple[Noise, ...] = (DeviceSpread(0.004), Jitter(0.005), Common(0.002))
+BURSTS = (*QUIET, NodeBursts(2e-4, 10, 1.05))
 
 MODELS: dict[str, Model] = {
     "quiet": Model(QUIET),
@@ -60,7 +63,8 @@ MODELS: dict[str, Model] = {
     "tails": Model((DeviceSpread(0.004), Jitter(0.008, freedom=3), Common(0.002))),
     "drift": Model((DeviceSpread(0.01), Jitter(0.005), Drift(0.007, 0.95), Common(0.002))),
     "spread": Model((DeviceSpread(0.02), Jitter(0.005), Common(0.002))),
-    "bursts": Model((*QUIET, NodeBursts(2e-4, 10, 1.05)), Beside(stall_share=1e-3)),
+    "bursts": Model(BURSTS, Beside(stall_share=1e-3)),
+    "restarts": Model(BURSTS, restart_every=50),
     "sequences": Model(QUIET, workload=Workload(sequence_spread=0.4)),
     "sequences-unreported": Model(QUIET, workload=Workload(sequence_spread=0.4, reported=False)),
     "buckets": Model(QUIET, workload=Workload(sequence_spread=0.4, replica_spread=0.4)),
@@ -150,8 +154,9 @@ def plan(trial: Trial) -> Plan:
     layout = known[int(random.integers(len(known)))]
     spec = Spec(layout, trial.step_seconds, model.noise, model.beside, model.workload, save_every=model.save_every)
     if trial.suite == "healthy":
-        restarts = (trial.steps // 2,) if random.random() < 0.5 else ()
-        return Plan(replace(spec, restarts=restarts), trial.steps)
+        once = (trial.steps // 2,) if random.random() < 0.5 else ()
+        often = range(1 + model.restart_every, trial.steps, model.restart_every) if model.restart_every else ()
+        return Plan(replace(spec, restarts=(*often,) or once), trial.steps)
     return FAULTS[trial.scenario](Making(spec, random, trial.size))
 
 

@@ -76,6 +76,7 @@ def test_a_gpu_that_is_slow_from_the_first_step_or_across_a_restart_is_paged(
         "drift",
         "spread",
         "bursts",
+        "restarts",
         "sequences",
         "sequences-unreported",
         "buckets",

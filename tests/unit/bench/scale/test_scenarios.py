@@ -57,6 +57,14 @@ def test_every_fault_has_a_plan_at_every_size(scenario: str, world: int) -> None
         assert all(planned.spec.layout.place(rank)[2] in (0, planned.spec.layout.pp - 1) for rank in readers)
 
 
+def test_jobs_of_restarts_begin_anew_every_fifty_steps_and_others_once_or_not_at_all() -> None:
+    def restarts(model: str) -> set[tuple[int, ...]]:
+        return {plan(Trial("healthy", model, 64, 4.0, seed, 160, model)).spec.restarts for seed in range(20)}
+
+    assert restarts("restarts") == {(51, 101, 151)}
+    assert restarts("bursts") == {(), (80,)}
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_is_simulated_and_scored(model: str) -> None:
     outcome = run(Trial("healthy", model, 64, 1.0, 1, 8, model))
