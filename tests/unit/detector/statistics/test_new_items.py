@@ -53,6 +53,18 @@ def test_one_that_hardly_shows_it_is_told_when_its_steps_have_added_up() -> None
     assert np.flatnonzero(devices.monitor.alarmed).tolist() == [CULPRIT]
 
 
+def test_what_newest_steps_do_not_show_fades_long_before_it_is_over_for_certain() -> None:
+    """It was hardly more than what devices may differ by, as a slow device's whose node had a burst."""
+    devices = Devices()
+    devices.steps(10, culprit=0.024)
+    assert not devices.monitor.fading(CULPRIT)
+
+    devices.steps(5, culprit=0.007)
+
+    assert devices.monitor.alarmed[CULPRIT]
+    assert devices.monitor.fading(CULPRIT)
+
+
 def test_one_that_recovers_is_not_told_again_of_the_same_steps() -> None:
     devices = Devices()
     devices.steps(15, culprit=0.04)

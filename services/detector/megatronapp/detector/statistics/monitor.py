@@ -46,6 +46,8 @@ RECENT = 64
 """Steps kept for the evidence's series."""
 LASTING = 16
 """Newest values whose median is what an item's offset is: to a third of a step's deviation."""
+NEWEST = 5
+"""Steps that show whether an effect goes on."""
 SUSPICIOUS = 0.4
 """Share of the alarm threshold above which a step no longer enters the history: a single one of any size reaches
 0.43 of the threshold of a job of 1,024 ranks where three make an alarm (sequential.clip)."""
@@ -151,8 +153,13 @@ class Monitor:
         self.baseline[items] = 0.0
 
     def fading(self, item: int) -> bool:
-        """Whether the newest steps hardly show what the item is alarmed for."""
-        return bool(self._recovery[item] <= -sequential.FADING)
+        """Whether the newest steps hardly show what the item is alarmed for: as sure as may be, or most of them where
+        all should. An offset that is hardly larger than what is allowed takes long to be over for certain."""
+        if self._recovery[item] <= -sequential.FADING or self._share[item] < 1:
+            return bool(self._recovery[item] <= -sequential.FADING)
+        newest = self.excess(item)[: min(NEWEST, self.steps_since(item))]
+        known = newest[np.isfinite(newest)]
+        return bool(len(known) and np.median(known) < effects.SHOWN * self.effect[item])
 
     def excess(self, items: int | Ints) -> Floats:
         """Newest first: what each item's values lay above its baseline, up to RECENT steps; nan: not measured."""
