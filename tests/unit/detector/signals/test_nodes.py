@@ -7,13 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from megatronapp.detector.signals.nodes import Nodes
+from megatronapp.detector.signals.nodes import Nodes, SlowNode
 from megatronapp.detector.statistics.excursions import PAGED, TOLD, USUAL_STEPS, Excursions
 from megatronapp.detector.statistics.monitor import Monitor
 from megatronapp.detector.statistics.noise import Noise
 from megatronapp.detector.steps import Floats, RankTable
 
 RANKS, PER_NODE, SLOWER = 64, 8, 0.05
+NOBODY = SlowNode({}, 0, 0)
 NOISE = Noise(floor=0.0033, prior=0.01, clip=4.5, allowance=0.05, smallest=0.02, peers=True)
 
 
@@ -97,6 +98,21 @@ def test_a_new_rank_of_a_slow_node_is_its_own_where_it_is_slower_than_devices_ar
 
     assert np.flatnonzero(job.monitor.alarmed).tolist() == [9]
     assert ("node-1" in job.nodes.slow) == shared
+
+
+def test_what_a_node_has_raised_is_never_its_ranks_own_without_steps_that_show_it_once_the_node_is_fast_again() -> None:
+    job, devices = Job(512), np.random.default_rng(5).normal(0, 0.004, 512)
+    devices[8:16], devices[9] = 0.0, 0.016
+    job.run(12, devices)
+    alone, shared = list[int](), list[int]()
+
+    for step in range(28):
+        job.run(1, devices + (step < 12) * 0.3 * slow(*range(8, 16), of=512))
+        if job.monitor.alarmed[9]:
+            (shared if 9 in job.nodes.slow.get("node-1", NOBODY).ranks else alone).append(step)
+
+    assert shared
+    assert alone == []
 
 
 @pytest.mark.parametrize("ranks", [(9,), (9, 10)])

@@ -51,7 +51,17 @@ class Nodes:
             mine = {rank: alarmed[rank] for rank in members.tolist() if rank in alarmed}
             judged = LEAST_RANKS <= len(members) <= len(ranks) / 2
             shared = {r: s for r, s in mine.items() if judged and _is_shared(r, members, monitors[s])}
+            for rank in set(mine) - set(shared):
+                self._judge_anew(node, rank, monitors)
             self._follow(node, shared, monitors)
+
+    def _judge_anew(self, node: str, rank: int, monitors: Mapping[str, Monitor]) -> None:
+        """An alarm that was the node's, whose others do not show it any more: whether it is the rank's own, steps after
+        the node's excursion must tell."""
+        slow = self.slow.get(node)
+        if slow is not None and (signal := slow.ranks.get(rank)) is not None:
+            monitors[signal].acquit(rank)
+            slow.ranks = {other: its for other, its in slow.ranks.items() if other != rank}
 
     def _follow(self, node: str, shared: Mapping[int, str], monitors: Mapping[str, Monitor]) -> None:
         slow = self.slow.get(node)

@@ -145,6 +145,10 @@ class Monitor:
             self._clear(int(item))
         self._change.rows[:], self._offset.rows[:] = 0.0, 0.0
 
+    def acquit(self, item: int) -> None:
+        """Something else explains why the item is alarmed: only steps from now on can alarm it."""
+        self._clear(item)
+
     def forget(self, items: Ints) -> None:
         """What was usual of them is so no longer, through no doing of theirs: they begin a new history."""
         for item in items:
