@@ -59,8 +59,10 @@ class Nodes:
         """An alarm that was the node's, whose others do not show it any more: whether it is the rank's own, steps after
         the node's excursion must tell."""
         slow = self.slow.get(node)
-        if slow is not None and (signal := slow.ranks.get(rank)) is not None:
-            monitors[signal].acquit(rank)
+        if slow is not None and rank in slow.ranks:
+            for monitor in monitors.values():
+                if rank < len(monitor) and monitor.alarmed[rank]:
+                    monitor.acquit(rank)
             slow.ranks = {other: its for other, its in slow.ranks.items() if other != rank}
 
     def _follow(self, node: str, shared: Mapping[int, str], monitors: Mapping[str, Monitor]) -> None:
