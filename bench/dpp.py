@@ -85,6 +85,7 @@ HOST_SHARE_LIMIT = 0.1
 QUIET_MUST = 0.98
 PREDICTION_ERROR_LIMIT = 0.05
 DISPATCH_LIMIT_MICROSECONDS = 100
+OPERATION_MS, MICROBATCHES = 20.0, 16
 TRANSFER_RATIO = 2.4
 SHORT = 1024
 """Tokens of a sequence on GPUs: megatron-core's own attention writes its scores to memory."""
@@ -98,7 +99,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5, help="steps, each with draws of its own (default %(default)s)")
     parser.add_argument("--ratios", nargs="+", default=RATIOS, metavar="F:B:W", help="default: %(default)s")
     parser.add_argument("--hint", nargs="+", choices=HINTS, default=HINTS, help="default: both")
-    parser.add_argument("--operation-ms", type=float, default=20.0, help="the shortest one (default %(default)s)")
+    parser.add_argument(
+        "--operation-ms", type=float, default=OPERATION_MS, help="the shortest one (default %(default)s)"
+    )
     parser.add_argument("--microbatches", type=int, help="default: 16; on GPUs 4 for each stage")
     parser.add_argument("--steps", type=int, default=1000, help="with delays, over each lane (default %(default)s)")
     gpu = parser.add_argument_group("--only gpu")
@@ -129,16 +132,7 @@ def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if options.only in (None, "cpu", "simulated"):
         row = _simulated if options.only == "simulated" else _compared
         for text in options.ratios:
-            forward, dgrad, wgrad = map(float, text.split(":"))
-            overhead = SPLIT_OVERHEADS.get(text, DESIGNS_SPLIT_OVERHEAD)
-            setting = Setting(
-                QUIET,
-                (forward, dgrad, wgrad),
-                overhead,
-                options.operation_ms,
-                options.microbatches or 16,
-                options.seeds,
-            )
+            setting = setting_of(text, options.operation_ms, options.microbatches or MICROBATCHES, options.seeds)
             for hint, scenario in product(options.hint, SCENARIOS):
                 yield row(replace(setting, scenario=scenario, hint=hint), text)
     if options.only in (None, "links"):
@@ -146,6 +140,13 @@ def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if options.only in (None, "delays"):
         for lane in LANES:
             yield _delayed(lane, options.steps)
+
+
+def setting_of(ratios: str, operation_ms: float, microbatches: int, seeds: int) -> Setting:
+    """Quiet, with the trainer's hint."""
+    forward, dgrad, wgrad = map(float, ratios.split(":"))
+    overhead = SPLIT_OVERHEADS.get(ratios, DESIGNS_SPLIT_OVERHEAD)
+    return Setting(QUIET, (forward, dgrad, wgrad), overhead, operation_ms, microbatches, seeds)
 
 
 def _on_gpus(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -183,8 +184,8 @@ def _on_gpus(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def _compared(setting: Setting, ratios: str) -> dict[str, Any]:
     runs = {mode: measured(setting, mode) for mode in MODES}
-    of_fast_hosts = {mode: _predicted_seconds(setting, mode) for mode in MODES}
-    predicted = {mode: _predicted_seconds(setting, mode, each.host_ns) for mode, each in runs.items()}
+    of_fast_hosts = {mode: predicted_seconds(setting, mode) for mode in MODES}
+    predicted = {mode: predicted_seconds(setting, mode, each.host_ns) for mode, each in runs.items()}
     return judged(setting, ratios, runs, of_fast_hosts, predicted)
 
 
@@ -241,7 +242,7 @@ def _over_slow_links(operation_ms: float, seeds: int) -> dict[str, Any]:
         transfer_ms=TRANSFER_RATIO * operation_ms,
     )  # fmt: skip
     runs = {mode: measured(setting, mode) for mode in (AS_POSTED, DYNAMIC)}
-    predicted = {mode: _predicted_seconds(setting, mode) for mode in runs}
+    predicted = {mode: predicted_seconds(setting, mode) for mode in runs}
     gain, predicted_gain = (_ratio(of, AS_POSTED) for of in (_seconds(runs), predicted))
     must = 1 + (predicted_gain - 1) / 2
     return {
@@ -266,7 +267,7 @@ def _described(setting: Setting, ratios: str) -> dict[str, str]:
 
 
 def _simulated(setting: Setting, ratios: str) -> dict[str, Any]:
-    predicted = {mode: _predicted_seconds(setting, mode) for mode in MODES}
+    predicted = {mode: predicted_seconds(setting, mode) for mode in MODES}
     return {
         **_described(setting, ratios),
         "seeds": setting.seeds,
@@ -277,9 +278,13 @@ def _simulated(setting: Setting, ratios: str) -> dict[str, Any]:
     }
 
 
-def _predicted_seconds(setting: Setting, mode: str, host_ns: Whole | None = None) -> list[float]:
-    steps = range(1, 1 + setting.seeds)  # the draws of the steps after the warm-up
-    return [simulated(setting, mode, seed, host_ns).end_ns / 1e9 for seed in steps]
+def predicted_seconds(setting: Setting, mode: str, host_ns: Whole | None = None) -> list[float]:
+    return [simulated(setting, mode, seed, host_ns).end_ns / 1e9 for seed in counted_steps(setting)]
+
+
+def counted_steps(setting: Setting) -> range:
+    """Those after the warm-up, which are their draws' seeds."""
+    return range(1, 1 + setting.seeds)
 
 
 def _seconds(runs: dict[str, Measured]) -> dict[str, list[float]]:

@@ -115,6 +115,24 @@ def test_what_a_node_has_raised_is_never_its_ranks_own_without_steps_that_show_i
     assert alone == []
 
 
+def test_when_a_node_is_fast_again_alarms_of_other_signals_are_judged_anew_too() -> None:
+    job, other = Job(), Monitor(NOISE, log_threshold=16.0)
+    monitors = {"compute_effect": job.monitor, "own_history": other}
+    random, first = np.random.default_rng(4), 0
+    for step in range(1, 91):
+        burst = slow(*range(8, 16)) if 40 < step <= 52 else slow()
+        for monitor, slower in ((job.monitor, burst), (other, slow(9) if step > 40 else slow())):
+            monitor.observe(step, job.table.rank, slower + random.normal(0, 0.004, RANKS))
+        job.nodes.observe(job.table, monitors)
+        if step > 52 and not first and not job.monitor.alarmed[9]:
+            first = step
+            assert not other.alarmed[9]
+
+    assert first
+    assert other.alarmed[9]  # it is slow by itself, and steps since have told
+    assert job.nodes.slow == {}
+
+
 @pytest.mark.parametrize("ranks", [(9,), (9, 10)])
 def test_one_or_two_slow_ranks_are_not_their_node(ranks: tuple[int, ...]) -> None:
     job = Job()

@@ -95,9 +95,10 @@ def _is_shared(rank: int, members: Ints, monitor: Monitor) -> bool:
         return False
     own = min(float(monitor.effect[rank]), float(_means(monitor.excess(rank)[None, :steps])[0]))
     node, allowed = float(np.median(shown)), float(monitor.allowed[rank])
-    if monitor.ready[rank] or node < allowed / math.sqrt(len(shown)):
-        return node >= SHARED * own
-    return node >= SHARED * own or own - node <= allowed
+    if node >= SHARED * own:
+        return True
+    slow_node = node >= allowed / math.sqrt(len(shown))
+    return slow_node and not monitor.ready[rank] and own - node <= allowed
 
 
 def _means(rows: Floats) -> Floats:

@@ -159,8 +159,10 @@ class Monitor:
     def fading(self, item: int) -> bool:
         """Whether the newest steps hardly show what the item is alarmed for: as sure as may be, or most of them where
         all should. An offset that is hardly larger than what is allowed takes long to be over for certain."""
-        if self._recovery[item] <= -sequential.FADING or self._share[item] < 1:
-            return bool(self._recovery[item] <= -sequential.FADING)
+        if self._recovery[item] <= -sequential.FADING:
+            return True
+        if self._share[item] < 1:
+            return False
         newest = self.excess(item)[: min(NEWEST, self.steps_since(item))]
         known = newest[np.isfinite(newest)]
         return bool(len(known) and np.median(known) < effects.SHOWN * self.effect[item])

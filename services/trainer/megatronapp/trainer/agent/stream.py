@@ -208,11 +208,12 @@ class CollectorStream:
             try:
                 await self._connect()
             except (grpc.RpcError, OSError, MegatronAppError) as error:
+                kind = kind_of(error)
                 if self._leave_out_refused(error):
                     self._replied = True
-                elif (careful or not self._careful) and (self._replied or kind_of(error) not in logged):
-                    logged.add(kind_of(error))
-                    if self._loop.is_news(self._address, kind_of(error)):
+                elif (careful or not self._careful) and (self._replied or kind not in logged):
+                    logged.add(kind)
+                    if self._loop.is_news(self._address, kind):
                         why = reason(error, self._access.tls)
                         log.warning("collector_unreachable", address=self._address, reason=why)
             backoff = FIRST_BACKOFF_SECONDS if self._replied else min(backoff * 2, LAST_BACKOFF_SECONDS)
