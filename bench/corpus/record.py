@@ -27,7 +27,7 @@ import yaml
 from bench.corpus import gpus, places, processors
 from bench.corpus.case import HANGS, LABEL, TRACES, Injected, Label, Source, pack, write_label
 from bench.corpus.outside import Deed, FromOutside
-from megatronapp.core.errors import DataError
+from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.scenario import Fault, FaultKind, Scenario
 from megatronapp.core.trace import file
 from tests.faults.cases import ALL_LAYOUTS, CLEAN, FAULTY, FROM_STEP, LAYOUTS, Case
@@ -42,6 +42,10 @@ CASE_SECONDS = 25.0
 """Of one on GPUs, or on a quiet host, at most: none begins that would not be over in time."""
 KINDS = (FaultKind.SKIP_COLLECTIVE, FaultKind.WRONG_SIZE, FaultKind.WRONG_ORDER, FaultKind.KILL)
 JOB = "local/corpus"
+
+
+class NoStepError(DataError):
+    """A job's ranks have ended before their first step."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +141,9 @@ def on_gpus(root: Path, devices: int, within: int | None = None) -> int:
 
 
 def record(root: Path, chosen: Iterable[Case], kit: Kit, until: float = math.inf) -> int:
-    """until: on the monotonic clock. A case is there once it is whole."""
-    context = forkserver()
+    """until: on the monotonic clock. A case is there once it is whole. Raises UsageError where the first one shows that
+    ranks can't train here."""
+    context, recorded = forkserver(), 0
     for case in chosen:
         folder = root / "recorded" / folder_name(case.name)
         if (folder / LABEL).exists():
@@ -151,10 +156,13 @@ def record(root: Path, chosen: Iterable[Case], kit: Kit, until: float = math.inf
         try:
             label = _played(case, kit, context.Process, folder, until)
         except DataError as error:
+            if isinstance(error, NoStepError) and not recorded:
+                raise UsageError(f"{case.name}: {error}") from error
             print(f"{case.name}: not recorded: {error}", file=sys.stderr, flush=True)
             shutil.rmtree(folder / TRACES, ignore_errors=True)
         else:
             _keep(folder, label)
+            recorded += 1
             print(f"{case.name}: {folder} ({time.monotonic() - began:.0f} s)", flush=True)
     return 0
 
@@ -169,13 +177,16 @@ def _keep(folder: Path, label: Label) -> None:
 
 
 def _played(case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path, until: float) -> Label:
-    """Raises DataError where the fault is not reached, the job ends by it and does not stand, or time is up."""
+    """Raises DataError where the fault is not reached, the job ends by it and does not stand, or time is up;
+    NoStepError where its ranks did not train."""
     ranks, neighbours = _start(case, kit, process, folder)
     try:
         injected = _until_over(case, kit, folder, ranks, until)
         ended = all(rank.exitcode is not None for rank in ranks)
     finally:
         _kill([*ranks, *neighbours])
+    if ended and not _newest(folder):
+        raise NoStepError(f"its ranks end before their first step: {_last_words(folder)}")
     if ended:
         raise DataError("all ranks ended by themselves: see their logs, or gloo got more bytes than it expected")
     if isinstance(case, FromOutside) and injected is None:
@@ -276,6 +287,12 @@ def _injected(fault: Fault, folder: Path) -> Injected:
 def _newest(folder: Path) -> int:
     """The last step that the first rank has told of; 0: none."""
     return max((number for number, _ in _steps(folder, 0)), default=0)
+
+
+def _last_words(folder: Path) -> str:
+    """The end of what the first rank has printed."""
+    lines = (folder / "rank-0.log").read_text(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "rank 0 printed nothing")
 
 
 def _steps(folder: Path, rank: int) -> Iterator[tuple[int, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,7 @@ import pytest
 
 from bench.corpus import case, gpus, ours, record
 from bench.corpus.outside import Deed, FromOutside
+from megatronapp.core.errors import UsageError
 from megatronapp.core.findings import Kind
 from megatronapp.core.scenario import FaultKind, HangSide, Scenario
 from tests.faults.harness import MODEL, WORLD
@@ -42,6 +44,15 @@ def test_what_would_not_be_over_in_time_is_not_begun(tmp_path: Path, capsys: pyt
 
     assert list(tmp_path.rglob("*")) == []
     assert capsys.readouterr().err == "DP2: rank 1 is stopped: no time left\n"
+
+
+@pytest.mark.timeout(120)
+def test_where_no_rank_can_train_nothing_more_is_tried_and_why_is_said(tmp_path: Path) -> None:
+    """Where the package of a plug-in was not installed, each case was said to have ended by its fault."""
+    with pytest.raises(UsageError, match=r"before their first step.*no-such-flag"):
+        record.record(tmp_path, [STOPPED], replace(KIT, model=(*MODEL, "--no-such-flag")))
+
+    assert not list(tmp_path.rglob(case.LABEL))
 
 
 @pytest.mark.long
