@@ -186,7 +186,7 @@ def _played(case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path
     finally:
         _kill([*ranks, *neighbours])
     if ended and not _newest(folder):
-        raise NoStepError(f"its ranks end before their first step: {_last_words(folder)}")
+        raise NoStepError(f"its ranks end before their first step: {_end_of_log(folder)}")
     if ended:
         raise DataError("all ranks ended by themselves: see their logs, or gloo got more bytes than it expected")
     if isinstance(case, FromOutside) and injected is None:
@@ -289,7 +289,7 @@ def _newest(folder: Path) -> int:
     return max((number for number, _ in _steps(folder, 0)), default=0)
 
 
-def _last_words(folder: Path) -> str:
+def _end_of_log(folder: Path) -> str:
     """The end of what the first rank has printed."""
     lines = (folder / "rank-0.log").read_text(errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "rank 0 printed nothing")
