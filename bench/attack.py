@@ -31,6 +31,7 @@ from threading import Event
 from bench._attack_parts import in_processes
 from bench._attack_share import Share
 from bench._attack_tally import Record, Tally, json_line, total
+from megatronapp.core.bounded_memory import bounded_memory
 from megatronapp.core.logging import configure
 from tests.attack.session import HANG_SECONDS, Target, attack, resident_bytes
 from tests.attack.targets import PROGRAMS, TARGETS
@@ -43,6 +44,8 @@ WATCHDOG_SECONDS = 10 * HANG_SECONDS
 end."""
 MAX_GROWTH_BYTES = 1 << 30
 """A target that has taken more is ended at once."""
+MAX_INPUT_BYTES = 4 << 30
+"""One input that takes more is a harm, saved with its seed; the machine would end the process, and tell of none."""
 MAX_HARMS = 1_000
 """So is one that was harmed so often."""
 ENDED_EARLY = 3
@@ -70,30 +73,34 @@ class Run:
     ) -> bool:
         """Until `ended`; calls `progressed` as often as it reports. Whether nothing was harmed."""
         make, _ = TARGETS[self.name]
-        target, seeds = make(), self.seeds
+        target = make()
         self.seen = getattr(target, "seen", self.seen)
         self._began = self._reported = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             _watch()
             await target.start(Path(folder))
             try:
-                for first in range(0, len(seeds), target.at_once):
-                    if ended():
-                        break
-                    batch = seeds[first : first + target.at_once]
-                    _watch()
-                    await asyncio.gather(*(self._execute(target, seed) for seed in batch))
-                    await self._inspect(target, len(batch))
-                    if self._reports():
-                        progressed()
-                    if self._ends():
-                        break
+                with bounded_memory(MAX_INPUT_BYTES):
+                    await self._execute_all(target, ended, progressed)
             finally:
                 _watch()
                 await target.stop()
                 faulthandler.cancel_dump_traceback_later()
         self._report()
         return not self.harms
+
+    async def _execute_all(self, target: Target, ended: Callable[[], bool], progressed: Callable[[], None]) -> None:
+        for first in range(0, len(self.seeds), target.at_once):
+            if ended():
+                break
+            batch = self.seeds[first : first + target.at_once]
+            _watch()
+            await asyncio.gather(*(self._execute(target, seed) for seed in batch))
+            await self._inspect(target, len(batch))
+            if self._reports():
+                progressed()
+            if self._ends():
+                break
 
     def tally(self) -> Tally:
         return Tally(self.name, len(self.seeds), self.executions, self.harms, Counter(self.seen))

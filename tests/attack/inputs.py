@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from collections.abc import Sequence
 from typing import Any
 
 DIGITS = "9" * 5_000
@@ -17,6 +18,8 @@ NUMBERS: tuple[Any, ...] = (
     0, 1, -1, 2, 7, 31, 2**31 - 1, 2**31, -(2**31), 2**32, 2**53, 2**63 - 1, 2**63, -(2**63), 2**64, 10**30, 10**400,
     0.0, -0.0, 0.5, 1e308, -1e308, 5e-324, float("inf"), float("-inf"), float("nan"),
 )  # fmt: skip
+MAX_REPEATED_WITHIN = 2
+"""So many lists, one within another, have items repeated: three hundred of them would make terabytes."""
 OTHERS: tuple[Any, ...] = (None, True, False, [], {}, [None], {"": None}, [[]], [{}])
 
 
@@ -44,22 +47,17 @@ def deep(levels: int, lists: bool = True) -> Any:
 
 
 def mutated(chance: random.Random, value: Any, share: float = 0.1) -> Any:
-    """The same value with this share of what is in it left out, doubled, swapped or replaced."""
-    return _mutated(chance, copy.deepcopy(value), share)
+    """The same value with this share of what is in it left out, repeated, swapped or replaced."""
+    return _mutated(chance, copy.deepcopy(value), share, MAX_REPEATED_WITHIN)
 
 
-def _mutated(chance: random.Random, value: Any, share: float) -> Any:
+def _mutated(chance: random.Random, value: Any, share: float, repeats: int) -> Any:
     if chance.random() < share / 2:
         return any_value(chance)
     if isinstance(value, dict):
-        return _mutated_dict(chance, value, share)
+        return _mutated_dict(chance, value, share, repeats)
     if isinstance(value, list | tuple):
-        items = [_mutated(chance, item, share) for item in value if chance.random() > share / 4]
-        if items and chance.random() < share:
-            items += chance.choices(items, k=chance.choice((1, 3, 30)))
-        if chance.random() < share:
-            chance.shuffle(items)
-        return items
+        return _mutated_list(chance, value, share, repeats)
     if isinstance(value, bool) or value is None or chance.random() > share:
         return value
     if isinstance(value, int | float):
@@ -69,13 +67,23 @@ def _mutated(chance: random.Random, value: Any, share: float) -> Any:
     return value
 
 
-def _mutated_dict(chance: random.Random, value: dict[Any, Any], share: float) -> dict[Any, Any]:
+def _mutated_list(chance: random.Random, value: Sequence[Any], share: float, repeats: int) -> list[Any]:
+    repeated = repeats > 0 and chance.random() < share
+    items = [_mutated(chance, item, share, repeats - repeated) for item in value if chance.random() > share / 4]
+    if items and repeated:
+        items += chance.choices(items, k=chance.choice((1, 3, 30)))
+    if chance.random() < share:
+        chance.shuffle(items)
+    return items
+
+
+def _mutated_dict(chance: random.Random, value: dict[Any, Any], share: float, repeats: int) -> dict[Any, Any]:
     found = {}
     for key, item in value.items():
         if chance.random() < share / 4:
             continue
         name = chance.choice(TEXTS) if chance.random() < share / 8 else key
-        found[name] = _mutated(chance, item, share)
+        found[name] = _mutated(chance, item, share, repeats)
     if chance.random() < share:
         found[chance.choice(TEXTS)] = any_value(chance)
     return found

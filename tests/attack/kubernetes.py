@@ -129,6 +129,8 @@ class Operator:
             await self._controller.reconcile(EVIL)
         except (UnreadableError, *RETRY_ON) as error:
             self.seen[type(error).__name__] += 1
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001  the queue tries again, and the job's own status tells of it
             self.seen[f"told to the job: {type(error).__name__}"] += 1
         else:

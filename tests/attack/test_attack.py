@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import warnings
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from megatronapp.core.errors import MegatronAppError
 from megatronapp.detector.engine import Engines
 from megatronapp.gateway.state import JobStore
 from tests.attack import agent, files, platform, session
+from tests.attack.inputs import deep, mutated
 from tests.attack.makers import of_bytes
 from tests.attack.session import Harm, Target, attack, resident_bytes
 from tests.attack.targets import TARGETS
@@ -239,6 +241,40 @@ def test_the_long_form_waits_for_each_input_and_for_start_and_end_alone_however_
     asyncio.run(attack_bench.Run("endless", range(3), tmp_path / "failures.jsonl").attack())
 
     assert armed == [attack_bench.WATCHDOG_SECONDS] * (1 + 3 + 1)
+
+
+class Greedy(Endless):
+    name = "greedy"
+
+    async def execute(self, chance: random.Random) -> None:
+        bytearray(8 << 30)
+
+
+def test_the_long_form_saves_the_seed_of_an_input_that_takes_all_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TARGETS, "greedy", (Greedy, 1.0))
+    run = attack_bench.Run("greedy", [7], tmp_path / "failures.jsonl")
+
+    assert not asyncio.run(run.attack())
+
+    assert json.loads(run.failures.read_text()) == {"target": "greedy", "seed": 7, "harm": "MemoryError: "}
+
+
+def test_a_deep_list_whose_items_are_repeated_stays_small() -> None:
+    """It was terabytes of text now and then, which took the machine along."""
+    sizes = [size(mutated(random.Random(seed), deep(300), 0.2), {}) for seed in range(1_000)]
+
+    assert max(sizes) < 1_000_000
+
+
+def size(value: object, known: dict[int, int]) -> int:
+    """Values in lists; those that are one and the same object are walked through once."""
+    if not isinstance(value, list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = 1 + sum(size(each, known) for each in value)
+    return known[id(value)]
 
 
 def test_a_reader_that_takes_all_memory_is_a_harm(tmp_path: Path) -> None:
