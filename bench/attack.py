@@ -33,7 +33,7 @@ from bench._attack_share import Share
 from bench._attack_tally import Record, Tally, json_line, total
 from megatronapp.core.bounded_memory import bounded_memory
 from megatronapp.core.logging import configure
-from tests.attack.session import HANG_SECONDS, Target, attack, resident_bytes
+from tests.attack.session import HANG_SECONDS, MOST_BYTES, Target, attack, resident_bytes
 from tests.attack.targets import PROGRAMS, TARGETS
 
 CHECK_EVERY = 500
@@ -44,8 +44,6 @@ WATCHDOG_SECONDS = 10 * HANG_SECONDS
 end."""
 MAX_GROWTH_BYTES = 1 << 30
 """A target that has taken more is ended at once."""
-MAX_INPUT_BYTES = 4 << 30
-"""One input that takes more is a harm, saved with its seed; the machine would end the process, and tell of none."""
 MAX_HARMS = 1_000
 """So is one that was harmed so often."""
 ENDED_EARLY = 3
@@ -80,7 +78,7 @@ class Run:
             _watch()
             await target.start(Path(folder))
             try:
-                with bounded_memory(MAX_INPUT_BYTES):
+                with bounded_memory(MOST_BYTES):
                     await self._execute_all(target, ended, progressed)
             finally:
                 _watch()

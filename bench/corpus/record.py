@@ -141,9 +141,9 @@ def on_gpus(root: Path, devices: int, within: int | None = None) -> int:
 
 
 def record(root: Path, chosen: Iterable[Case], kit: Kit, until: float = math.inf) -> int:
-    """until: on the monotonic clock. A case is there once it is whole. Raises UsageError where the first one shows that
-    ranks can't train here."""
-    context, recorded = forkserver(), 0
+    """until: on the monotonic clock. A case is there once it is whole. Raises UsageError where none is there and
+    the first one's ranks can't train here."""
+    context = forkserver()
     for case in chosen:
         folder = root / "recorded" / folder_name(case.name)
         if (folder / LABEL).exists():
@@ -156,13 +156,12 @@ def record(root: Path, chosen: Iterable[Case], kit: Kit, until: float = math.inf
         try:
             label = _played(case, kit, context.Process, folder, until)
         except DataError as error:
-            if isinstance(error, NoStepError) and not recorded:
+            if isinstance(error, NoStepError) and not any(root.rglob(LABEL)):
                 raise UsageError(f"{case.name}: {error}") from error
             print(f"{case.name}: not recorded: {error}", file=sys.stderr, flush=True)
             shutil.rmtree(folder / TRACES, ignore_errors=True)
         else:
             _keep(folder, label)
-            recorded += 1
             print(f"{case.name}: {folder} ({time.monotonic() - began:.0f} s)", flush=True)
     return 0
 

@@ -31,13 +31,11 @@ from megatronapp.detector.formats.bytedance import read_meta
 from megatronapp.detector.formats.layout import read_config
 from tests.attack import recordings
 from tests.attack.makers import Make, damage, of_bytes, of_folder, of_json, of_yaml
-from tests.attack.session import HANG_SECONDS, Harm
+from tests.attack.session import HANG_SECONDS, MOST_BYTES, Harm
 
 ROOT = Path(__file__).parents[2]
 MAX_LINE = 20_000
 """Characters of an error: it may name a value, and no file of them."""
-MOST_BYTES = 4 << 30
-"""Of memory for some kilobytes of input: without a limit one of them would take the machine along."""
 
 
 class Reader:

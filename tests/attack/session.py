@@ -15,6 +15,10 @@ from typing import Any, Protocol
 HANG_SECONDS = 60.0
 """No input takes so long but one that hangs: most take a millisecond."""
 
+MOST_BYTES = 4 << 30
+"""Of memory for some kilobytes of input: without a limit one of them would take the machine along, and nothing would
+tell which."""
+
 END_SECONDS = 5.0
 """One that is told to end does so."""
 

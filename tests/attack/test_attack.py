@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 
 from bench import attack as attack_bench
 from megatronapp.collector.ingest import TraceIngest
+from megatronapp.core.bounded_memory import bounded_memory
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.detector.engine import Engines
 from megatronapp.gateway.state import JobStore
 from tests.attack import agent, files, platform, session
 from tests.attack.inputs import deep, mutated
 from tests.attack.makers import of_bytes
-from tests.attack.session import Harm, Target, attack, resident_bytes
+from tests.attack.session import MOST_BYTES, Harm, Target, attack, resident_bytes
 from tests.attack.targets import TARGETS
 
 BURST = 20
@@ -59,7 +60,8 @@ def test_no_input_crashes_hangs_or_harms_anybody(tmp_path: Path, name: str, part
             runner.run(burst(target, seed))
 
         try:
-            attacked()
+            with bounded_memory(MOST_BYTES):
+                attacked()
             assert resident_bytes() - begin < MAX_GROWTH_BYTES
         finally:
             runner.run(target.stop())
