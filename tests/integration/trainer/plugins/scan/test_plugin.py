@@ -6,8 +6,11 @@ import contextlib
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import pytest
 import torch.distributed as dist
 from megatron.core.pipeline_parallel import p2p_communication, schedules
 from megatron.core.tensor_parallel import mappings
@@ -15,6 +18,7 @@ from megatron.core.tensor_parallel import mappings
 from megatronapp.core.trace import file as trace_file
 from megatronapp.core.trace.values import Progress
 from megatronapp.trainer.plugins.scan import ScanPlugin
+from megatronapp.trainer.plugins.scan.memory import READ_EVERY_NS
 from megatronapp.v1.trace_pb2 import Heartbeat
 from tests.integration.trainer.plugins.scan.traced import losses_of, read
 from tests.support.forked import RankFailedError, run_forked
@@ -67,6 +71,55 @@ def test_at_granularity_base_the_model_carries_nothing(tmp_path: Path) -> None:
     )
 
     assert not in_window
+
+
+def places_of_memory(read_before_seconds: float, *, optimizer: bool) -> list[str]:
+    """What happens in a step whose allocator was asked so long before it; with or without hooks on the optimizer."""
+    places: list[str] = []
+
+    class Gauge:
+        age_seconds = read_before_seconds
+
+        def poll(self, now_ns: int, after_ns: int = READ_EVERY_NS) -> tuple[int, int, int, int] | None:
+            if self.age_seconds * 1e9 < after_ns:
+                return None
+            self.age_seconds = 0
+            places.append("read")
+            return 1, 2, 3, 4
+
+    class Noting(ScanPlugin):
+        def step_begin(self, step: int) -> None:
+            self._memory = Gauge()  # type: ignore[assignment]
+            super().step_begin(step)
+
+        def step_end(self, step: int, progress: Progress | None) -> None:
+            super().step_end(step, progress)
+            places.append("end")
+
+        def optimizer(self, step: Callable[[], object]) -> Callable[[], object]:
+            def stepped() -> object:
+                places.append("optimizer")
+                return step()
+
+            return super().optimizer(stepped) if optimizer else stepped
+
+    train(f"{TINY} --train-iters 1 --trace", plugins=(Noting,))
+    return places
+
+
+@pytest.mark.parametrize(
+    ("read_before_seconds", "optimizer", "places"),
+    [
+        (1.5, True, ["read", "optimizer", "end"]),
+        (0.5, True, ["optimizer", "end"]),
+        (1.5, False, ["optimizer", "end"]),
+        (2.5, False, ["optimizer", "read", "end"]),
+    ],
+)
+def test_memory_is_read_where_the_host_waits_anyway(
+    read_before_seconds: float, optimizer: bool, places: list[str]
+) -> None:
+    assert run_forked(1, partial(places_of_memory, optimizer=optimizer), read_before_seconds) == [places]
 
 
 def test_with_the_collector_absent_training_runs_as_ever() -> None:

@@ -29,3 +29,12 @@ def test_the_allocator_is_asked_once_a_second(resets: list[torch.device]) -> Non
 
     assert readings == [(3, 8, 5, 13), None, (3, 8, 5, 13)]
     assert len(resets) == 2
+
+
+def test_who_asks_for_an_older_reading_waits_longer(resets: list[torch.device]) -> None:
+    gauge = MemoryGauge(torch.device("cuda", 0))
+    gauge.poll(0)
+
+    readings = [gauge.poll(time_ns, 2 * READ_EVERY_NS) for time_ns in (READ_EVERY_NS, 2 * READ_EVERY_NS)]
+
+    assert readings == [None, (3, 8, 5, 13)]

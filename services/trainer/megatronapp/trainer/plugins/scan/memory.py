@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 READ_EVERY_NS = 1_000_000_000
@@ -11,13 +13,13 @@ READ_EVERY_NS = 1_000_000_000
 class MemoryGauge:
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._read_at_ns = -READ_EVERY_NS
+        self._read_at_ns = -math.inf
         self._total = torch.cuda.get_device_properties(device).total_memory
 
-    def poll(self, now_ns: int) -> tuple[int, int, int, int] | None:
+    def poll(self, now_ns: int, after_ns: int = READ_EVERY_NS) -> tuple[int, int, int, int] | None:
         """Bytes that tensors hold, that the allocator has reserved, that tensors held at most since the last reading,
-        and that the device has. None: the last reading is recent."""
-        if now_ns - self._read_at_ns < READ_EVERY_NS:
+        and that the device has. None: the last reading is younger than `after_ns`."""
+        if now_ns - self._read_at_ns < after_ns:
             return None
         self._read_at_ns = now_ns
         stats = torch.cuda.memory_stats_as_nested_dict(self._device)

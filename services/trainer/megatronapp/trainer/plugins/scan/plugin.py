@@ -43,7 +43,7 @@ from megatronapp.trainer.plugins.scan.hooks.passes import PassListener
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.hooks.processor import ProcessorHooks
 from megatronapp.trainer.plugins.scan.hooks.timers import GradSyncListener
-from megatronapp.trainer.plugins.scan.memory import MemoryGauge
+from megatronapp.trainer.plugins.scan.memory import READ_EVERY_NS, MemoryGauge
 from megatronapp.trainer.plugins.scan.operations import Operation
 from megatronapp.trainer.plugins.scan.position import Position
 from megatronapp.trainer.plugins.scan.recorder import Recorder
@@ -57,6 +57,10 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 FLUSH_SECONDS = 2.0
+OVERDUE_NS = 2 * READ_EVERY_NS
+"""The memory is read ahead of the optimizer, where the host waits for the gradients' norm in any case: at the step's
+border, where the device has little left to do, a reading is the job's time. There it is read of ranks that have none.
+"""
 OPERATION_OF_PHASE = {
     Phase.EVALUATION: Operation.EVALUATE,
     Phase.CHECKPOINT: Operation.CHECKPOINT,
@@ -181,8 +185,7 @@ class ScanPlugin(Plugin):
         self._probe.on = False
         self._recorder.end()
         self._frontiers.poll()
-        if self._memory is not None and (reading := self._memory.poll(now_ns())):
-            self._recorder.set_memory(*reading)
+        self._read_memory(OVERDUE_NS)
         self._link.border()  # names of communicators before the rows that need them
         self._recorder.end_step(_end_of(current, self._phases, progress))
         self._phases.clear()
@@ -192,6 +195,7 @@ class ScanPlugin(Plugin):
         probe = self._probe
 
         def traced_step() -> Any:
+            self._read_memory()
             if not probe.on:
                 return step()
             probe.recorder.begin(Operation.OPTIMIZER)
@@ -287,6 +291,10 @@ class ScanPlugin(Plugin):
                 )
             )
         return self._window
+
+    def _read_memory(self, after_ns: int = READ_EVERY_NS) -> None:
+        if self._memory is not None and (reading := self._memory.poll(now_ns(), after_ns)):
+            self._recorder.set_memory(*reading)
 
     def _leave(self, phase: Phase) -> None:
         before = self._position.phase

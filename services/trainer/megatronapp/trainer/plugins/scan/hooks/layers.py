@@ -74,11 +74,12 @@ class LayerHooks:
     def _wrap(self, chunk: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Callable[..., Any]]]:
         for name, operation in (("embedding", Operation.EMBEDDING), ("output_layer", Operation.OUTPUT_LAYER)):
             if (module := _find(chunk, name)) is not None:
-                yield module, self._alone(module.forward, operation)
+                ends = operation is Operation.OUTPUT_LAYER
+                yield module, self._alone(module.forward, operation, ends=ends)
         before = 0
         for stack in STACKS:
             if (norm := _find(chunk, f"{stack}.final_layernorm")) is not None:
-                yield norm, self._alone(norm.forward, Operation.NORM)
+                yield norm, self._alone(norm.forward, Operation.NORM, ends=False)
             layers = _find(chunk, f"{stack}.layers") or ()
             for position, layer in enumerate(layers):
                 yield layer, self._whole_layer(layer, before + int(layer.layer_number), first=position == 0)
@@ -88,7 +89,7 @@ class LayerHooks:
             before += len(layers)
 
     def _whole_layer(self, layer: Any, number: int, *, first: bool) -> Callable[..., Any]:
-        forward, probe = layer.forward, self._probe
+        forward, probe, backward_begins = layer.forward, self._probe, self._backward_begins(number)
         first_part = Operation.QKV if _find(layer, "input_layernorm") is None else Operation.NORM
 
         def forward_layer(*args: Any, **kwargs: Any) -> Any:
@@ -98,7 +99,7 @@ class LayerHooks:
             self._layer = number
             output = forward(*args, **kwargs)
             if torch.is_grad_enabled():
-                _on_gradient(output[0] if isinstance(output, tuple) else output, self._backward_begins(number))
+                _on_gradient(output[0] if isinstance(output, tuple) else output, backward_begins)
                 if first:
                     _on_gradient(args[0] if args else kwargs["hidden_states"], self._backward_ends)
             return output
@@ -121,14 +122,17 @@ class LayerHooks:
 
         return forward_part
 
-    def _alone(self, forward: Callable[..., Any], operation: Operation) -> Callable[..., Any]:
+    def _alone(self, forward: Callable[..., Any], operation: Operation, *, ends: bool) -> Callable[..., Any]:
+        """`ends`: with the module; else where the next part begins, or the forward ends."""
+
         def forward_alone(*args: Any, **kwargs: Any) -> Any:
             if not self._probe.on:
                 return forward(*args, **kwargs)
             self._border(operation, NONE)
             self._outside = True
             output = forward(*args, **kwargs)
-            self._border(NONE, NONE)
+            if ends:
+                self._border(NONE, NONE)
             return output
 
         return forward_alone
