@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from megatronapp.core.scenario import Fault, FaultKind, Scenario
 
-FROM_STEP = 36
-"""35 clean steps before every fault."""
+FROM_STEP, HANG_STEP = 36, 51
+"""35 clean steps before every fault. A hang comes later: in its first seconds, of which hardly a heartbeat has told, a
+job may stand still for two minutes."""
 FLOOR_RATIO = 1.2
 """Slow compute that must be found. Four ranks on two cores waver by more than the smallest size that is played."""
 
@@ -79,7 +80,7 @@ def stall(kind: FaultKind, rank: int, seconds: float) -> Fault:
 
 
 def hang(rank: int) -> Fault:
-    return Fault(kind=FaultKind.HANG, ranks=(rank,), from_step=FROM_STEP)
+    return Fault(kind=FaultKind.HANG, ranks=(rank,), from_step=HANG_STEP)
 
 
 def case(layout: str, *faults: Fault) -> Case:
@@ -134,17 +135,21 @@ CLEAN = [
 
 def drawn(cases: Sequence[Case], share: float, seed: int) -> list[Case]:
     """So many of the cases, in their order; the same for the same seed. Stratified: each is drawn at random of those
-    whose layout, and then whose kinds of fault, have been drawn least, so that a small part has all of both."""
-    left = list(cases)
+    of whose layout, and then of whose kinds of fault, the least share has been drawn, so that a small part has all of
+    both."""
+    left, chosen = list(cases), list[Case]()
     random.Random(seed).shuffle(left)
-    layouts, kinds = Counter[str](), Counter[tuple[FaultKind, ...]]()
-    chosen = list[Case]()
+    layouts, kinds = Counter(case.layout for case in cases), Counter(map(kinds_of, cases))
+
+    def shares_drawn(case: Case) -> tuple[float, float]:
+        same_layout = sum(each.layout == case.layout for each in chosen)
+        same_kinds = sum(kinds_of(each) == kinds_of(case) for each in chosen)
+        return same_layout / layouts[case.layout], same_kinds / kinds[kinds_of(case)]
+
     for _ in range(max(1, round(share * len(cases)))):
-        case = min(left, key=lambda case: (layouts[case.layout], kinds[kinds_of(case)]))
+        case = min(left, key=shares_drawn)
         left.remove(case)
         chosen.append(case)
-        layouts[case.layout] += 1
-        kinds[kinds_of(case)] += 1
     return sorted(chosen, key=cases.index)
 
 

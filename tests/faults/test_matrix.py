@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import statistics
-from collections.abc import Sequence
-from multiprocessing.context import ForkServerContext
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from bench.scale import intervals
 from megatronapp.core.findings import Cause, Finding, Kind
 from megatronapp.core.scenario import Fault
 from tests.faults.cases import FAULTY, Case, expected
 from tests.faults.conftest import share_and_seed
-from tests.faults.harness import CLEAN_STEPS, Outcome, forkserver, play
+from tests.faults.harness import CLEAN_STEPS, Outcome, Stage, forkserver
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
 
@@ -23,41 +23,46 @@ FLOOR = 0.97
 
 
 @pytest.fixture(scope="module")
-def context() -> ForkServerContext:
-    return forkserver()
+def stage(pytestconfig: pytest.Config) -> Iterator[Stage]:
+    with start_blocking_portal() as portal:
+        yield Stage(portal, forkserver(), briefly=share_and_seed(pytestconfig)[0] < 1)
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> list[Outcome]:
-    """What the cases before have shown."""
+def outcomes() -> list[Future[Outcome]]:
+    """What the cases before have shown, or will."""
     return []
 
 
-def test_a_clean_run_pages_nobody(clean_case: Case, context: ForkServerContext) -> None:
-    outcome = asyncio.run(play(clean_case, context))
+def test_a_clean_run_pages_nobody(clean_case: Case, stage: Stage) -> None:
+    outcome = stage.play(clean_case).result()
 
     assert [page.summary for page in outcome.pages] == []
     assert outcome.last_step >= CLEAN_STEPS
 
 
-def test_a_fault_is_played(faulty_case: Case, context: ForkServerContext, outcomes: list[Outcome]) -> None:
-    """Right and wrong verdicts are counted over all cases below."""
-    outcome = asyncio.run(play(faulty_case, context))
-    outcomes.append(outcome)
+def test_a_fault_is_played(faulty_case: Case, stage: Stage, outcomes: list[Future[Outcome]]) -> None:
+    """Right and wrong verdicts are counted over all cases below, where those that stand still are over, too."""
+    outcomes.append(stage.play(faulty_case))
 
-    assert outcome.last_step >= faulty_case.scenario.faults[0].from_step - 1, "the run did not reach the fault"
+
+def test_every_run_has_reached_its_fault(outcomes: list[Future[Outcome]]) -> None:
+    played = [future.result() for future in outcomes]
+
+    assert [each.case.name for each in played if each.last_step < each.case.scenario.faults[0].from_step - 1] == []
 
 
 def test_precision_and_recall_over_the_matrix(
-    outcomes: list[Outcome], capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
+    outcomes: list[Future[Outcome]], capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:
     """A part of the matrix can't prove the floor: it fails where it refutes it. Whom one case accuses wrongly is no
     chance of its own each: of a part, cases are counted, not ranks."""
     whole = share_and_seed(pytestconfig)[0] >= 1
-    shares = shares_of(outcomes)
+    played = [outcome.result() for outcome in outcomes]
+    shares = shares_of(played)
     del shares["cases that wake for their faults alone" if whole else "precision"]
     with capsys.disabled():
-        report(outcomes)
+        report(played)
         for what, (hits, of) in shares.items():
             print(f"{what}: {intervals.share_text(hits, of)}; {least_that_passes(of, whole=whole)} pass")
 

@@ -58,8 +58,9 @@ log = get_logger(__name__)
 
 FLUSH_SECONDS = 2.0
 OVERDUE_NS = 2 * READ_EVERY_NS
-"""The memory is read ahead of the optimizer, where the host waits for the gradients' norm in any case: at the step's
-border, where the device has little left to do, a reading is the job's time. There it is read of ranks that have none.
+"""The memory is read ahead of the optimizer, where the host is about to wait for the gradients' norm: behind it, at the
+step's border, the device of a rank that steps a small part of the weights has little left to do, and a reading would be
+the job's time. There it is read of ranks that have no optimizer.
 """
 OPERATION_OF_PHASE = {
     Phase.EVALUATION: Operation.EVALUATE,
