@@ -140,16 +140,18 @@ def drawn(cases: Sequence[Case], share: float, seed: int) -> list[Case]:
     left, chosen = list(cases), list[Case]()
     random.Random(seed).shuffle(left)
     layouts, kinds = Counter(case.layout for case in cases), Counter(map(kinds_of, cases))
+    drawn_layouts, drawn_kinds = Counter[str](), Counter[tuple[FaultKind, ...]]()
 
     def shares_drawn(case: Case) -> tuple[float, float]:
-        same_layout = sum(each.layout == case.layout for each in chosen)
-        same_kinds = sum(kinds_of(each) == kinds_of(case) for each in chosen)
-        return same_layout / layouts[case.layout], same_kinds / kinds[kinds_of(case)]
+        of = kinds_of(case)
+        return drawn_layouts[case.layout] / layouts[case.layout], drawn_kinds[of] / kinds[of]
 
     for _ in range(max(1, round(share * len(cases)))):
         case = min(left, key=shares_drawn)
         left.remove(case)
         chosen.append(case)
+        drawn_layouts[case.layout] += 1
+        drawn_kinds[kinds_of(case)] += 1
     return sorted(chosen, key=cases.index)
 
 

@@ -35,7 +35,7 @@ from tests.faults.rank import main
 from tests.support.ports import free_port
 
 WORLD = 4
-CLEAN_STEPS = 80
+CLEAN_STEPS, BRIEF_CLEAN_STEPS = 80, 60
 FAULT_STEPS, FAULT_SECONDS = 50, 2 * profiles.CPU.patience.seconds
 """Of a fault, found or not: whoever pages in the end counts. A quick host makes the steps in less time than a page
 waits for."""
@@ -98,12 +98,16 @@ class Stage:
     portal: BlockingPortal
     context: ForkServerContext
     briefly: bool
-    """A fault that is found is over after FAULT_SECONDS, however few its steps."""
+    """A fault that is found is over after FAULT_SECONDS, however few its steps; clean runs have BRIEF_CLEAN_STEPS."""
 
     def play(self, case: Case) -> Future[Outcome]:
         """Returns when the case is over, or stands still and is watched on."""
         outcome, _ = self.portal.start_task(play, case, self.context, self.briefly)
         return outcome
+
+
+def clean_steps(*, briefly: bool) -> int:
+    return BRIEF_CLEAN_STEPS if briefly else CLEAN_STEPS
 
 
 async def play(
@@ -188,7 +192,7 @@ def _start(case: Case, context: ForkServerContext, folder: Path, running: LocalS
 async def _until_over(case: Case, state: DemoState, ranks: list[ForkServerProcess], *, briefly: bool = False) -> bool:
     """True: the job stands still, as it shall. Whichever else does is over after as long as a hang is watched."""
     hangs = any(fault.kind is FaultKind.HANG for fault in case.scenario.faults)
-    last_step = CLEAN_STEPS if case.clean else state.from_step + FAULT_STEPS
+    last_step = clean_steps(briefly=briefly) if case.clean else state.from_step + FAULT_STEPS
     step, moved, over_at = 0, time.monotonic(), 0.0
     while moved < over_at or (step < last_step and not (briefly and over_at and _is_found(state))):
         await _moment(case, ranks)

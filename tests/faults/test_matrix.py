@@ -14,7 +14,7 @@ from megatronapp.core.findings import Cause, Finding, Kind
 from megatronapp.core.scenario import Fault
 from tests.faults.cases import FAULTY, Case, expected
 from tests.faults.conftest import share_and_seed
-from tests.faults.harness import CLEAN_STEPS, Outcome, Stage, forkserver
+from tests.faults.harness import Outcome, Stage, clean_steps, forkserver
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
 
@@ -38,7 +38,7 @@ def test_a_clean_run_pages_nobody(clean_case: Case, stage: Stage) -> None:
     outcome = stage.play(clean_case).result()
 
     assert [page.summary for page in outcome.pages] == []
-    assert outcome.last_step >= CLEAN_STEPS
+    assert outcome.last_step >= clean_steps(briefly=stage.briefly)
 
 
 def test_a_fault_is_played(faulty_case: Case, stage: Stage, outcomes: list[Future[Outcome]]) -> None:
