@@ -1,8 +1,8 @@
 """What choosing while running gains over the static replay of the order that is chosen on a quiet machine, simulated.
 
 The design's figures are of the hint `interleaved`, in which W fills what would be idle: its replay is a weak order.
-With W placed (`interleaved-zb`, the trainer's hint) the replay is much faster and the choice a little, so that their
-ratio is smaller. Two chunks a stage, F = B = W, messages of 0.02 F, the cap of stock's peak.
+With W placed (`interleaved-zb`, which `--dpp-policy auto` runs) the replay is much faster and the choice a little, so
+that their ratio is smaller. Two chunks a stage, F = B = W, messages of 0.02 F, the cap of stock's peak.
 """
 
 from __future__ import annotations

@@ -349,7 +349,7 @@ def run_planned(flags: str, planned: list[Planned], what: str, limit_seconds: fl
     faulthandler.dump_traceback_later(limit_seconds, exit=True)
     DevicePipeline.planned, DevicePipeline.rows, DevicePipeline.what = planned, [], what
     iterations = f"--train-iters {len(planned)}"
-    train(f"{flags} --use-dpp --dpp-policy interleaved {iterations}", plugins=(DevicePipeline,))
+    train(f"{flags} --use-dpp --dpp-policy interleaved-zb {iterations}", plugins=(DevicePipeline,))
     return DevicePipeline.rows
 
 

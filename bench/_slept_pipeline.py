@@ -36,7 +36,7 @@ from tests.support.training import TINY, train
 STAGES, CHUNKS = 4, 2
 WARM_UP_STEPS = 1
 HINT, FILLING = "interleaved-zb", "interleaved"
-"""Of the trainer, which has places for W; and of the design, where W fills gaps."""
+"""With places for W, as `--dpp-policy auto` runs it; and where W fills gaps."""
 STOCK, DYNAMIC, REPLAY = "stock", "dynamic", "replay"
 MODES = (STOCK, DYNAMIC, REPLAY)
 AS_POSTED = "dynamic, messages as they are posted"
@@ -161,7 +161,7 @@ def measured(setting: Setting, mode: str) -> Measured:
         f"--num-virtual-stages-per-pipeline-rank {setting.chunks} "
         f"--num-layers {setting.stages * setting.chunks} --micro-batch-size {BATCH} "
         f"--global-batch-size {setting.microbatches * BATCH} "
-        f"--train-iters {WARM_UP_STEPS + setting.seeds} --use-dpp --dpp-policy interleaved"
+        f"--train-iters {WARM_UP_STEPS + setting.seeds} --use-dpp --dpp-policy {setting.hint}"
     )
     if setting.transfer_ms:
         flags += f" --dpp-transport tcp --seq-length {LARGE_SEQUENCE}"

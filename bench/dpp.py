@@ -8,8 +8,8 @@ machine. A row whose hosts take more than a tenth of the operations' time says '
 half of what the simulator says where hosts take nothing; a step's prediction has what operations were measured to take
 their hosts in the same run.
 
-Each case is played with the trainer's hint, which has places for W, and with the design's, where W fills gaps and whose
-replay is some percent slower.
+Each case is played with both interleaved hints, as `--dpp-policy` has them: `interleaved-zb`, which has places for W
+and which `auto` runs, and `interleaved`, where W fills gaps and whose replay is some percent slower.
 
 Each row says where its ratios of F : B : W and the cost of the split are from: the design, or a measurement. Prints
 one JSON object a row, and exits with 1 when a measured row misses what it must show.
@@ -143,7 +143,7 @@ def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def setting_of(ratios: str, operation_ms: float, microbatches: int, seeds: int) -> Setting:
-    """Quiet, with the trainer's hint."""
+    """Quiet, with auto's hint."""
     forward, dgrad, wgrad = map(float, ratios.split(":"))
     overhead = SPLIT_OVERHEADS.get(ratios, DESIGNS_SPLIT_OVERHEAD)
     return Setting(QUIET, (forward, dgrad, wgrad), overhead, operation_ms, microbatches, seeds)

@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 MODEL = f"{TINY} --num-layers 8 --hidden-size 256 --seq-length 128 --global-batch-size 16 --bf16 --deterministic-mode"
-DPP = "--use-dpp --dpp-policy interleaved"
+DPP = "--use-dpp --dpp-policy interleaved-zb"
 CHUNKS = 2
 VIRTUAL = f"--num-virtual-stages-per-pipeline-rank {CHUNKS}"
 TWO = f"--pipeline-model-parallel-size 2 {VIRTUAL}"

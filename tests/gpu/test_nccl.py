@@ -69,7 +69,7 @@ PIPELINES = [(world, layout) for world, layout in CASES if "PP" in layout and "n
 
 TRACE = "--trace --trace-interval 2 --trace-granularity"
 WATCHED = f"{TRACE} full --nccl-trace --scope"
-PLANNED = f"{WATCHED} --use-dpp --dpp-policy interleaved"
+PLANNED = f"{WATCHED} --use-dpp --dpp-policy interleaved-zb"
 ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
 """Without these cuBLAS and NCCL may sum in another order from run to run."""
 

@@ -25,7 +25,7 @@ LANES = ("shm", "tcp", "ucx")
 STAGES, CHUNKS = 2, 2
 FLAGS = (
     f"--pipeline-model-parallel-size {STAGES} --num-virtual-stages-per-pipeline-rank {CHUNKS} "
-    "--use-dpp --dpp-policy interleaved"
+    "--use-dpp --dpp-policy interleaved-zb"
 )
 CAPS = (CHUNKS, CHUNKS, CHUNKS + 1, CHUNKS + 2, 2 * CHUNKS + 1)
 """In turns."""

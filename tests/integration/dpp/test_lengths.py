@@ -21,7 +21,7 @@ pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not ins
 TWO = "--pipeline-model-parallel-size 2"
 VIRTUAL = f"{TWO} --num-virtual-stages-per-pipeline-rank 2"
 TENSOR = "--tensor-model-parallel-size 2 --sequence-parallel"
-DPP = "--use-dpp --dpp-policy interleaved"
+DPP = "--use-dpp --dpp-policy interleaved-zb"
 
 
 @pytest.fixture(scope="module")

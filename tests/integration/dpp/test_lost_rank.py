@@ -26,7 +26,7 @@ pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not ins
 pytestmark = pytest.mark.long
 
 STAGES = 4
-FLAGS = f"--pipeline-model-parallel-size {STAGES} --use-dpp --dpp-policy interleaved --global-batch-size 32"
+FLAGS = f"--pipeline-model-parallel-size {STAGES} --use-dpp --dpp-policy interleaved-zb --global-batch-size 32"
 WITHIN_SECONDS = 2.0
 STEPS = 10_000
 

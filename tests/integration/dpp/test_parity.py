@@ -17,7 +17,7 @@ from tests.support.varied_orders import Counting, StockUnderDpp, Varied, assert_
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
 STEPS = 20
-DPP = "--use-dpp --dpp-policy interleaved"
+DPP = "--use-dpp --dpp-policy interleaved-zb"
 TWO = "--global-batch-size 16 --pipeline-model-parallel-size 2"
 VIRTUAL = "--num-virtual-stages-per-pipeline-rank 2"
 DROPOUT = "--hidden-dropout 0.1 --attention-dropout 0.1"

@@ -79,7 +79,7 @@ def test_layers_that_put_off_their_own_wgrad_train_as_stock_does(more: str) -> N
 
 def test_a_trace_tells_the_order_of_each_stage(tmp_path: Path) -> None:
     trace = f"--trace --trace-dir {tmp_path} --trace-interval 1 --continuous-trace-iterations 1"
-    flags = f"{TWO} --use-dpp --dpp-policy interleaved {trace}"
+    flags = f"{TWO} --use-dpp --dpp-policy interleaved-zb {trace}"
 
     with agent() as environment:
         ranks = run_forked(2, partial(trained, steps=3), flags, ScanPlugin, Counting, environment=environment)
@@ -136,7 +136,7 @@ class Drawing(Plugin):
 
 
 def draws() -> list[tuple[float, float]]:
-    flags = f"{TWO} --tensor-model-parallel-size 2 --use-dpp --dpp-policy interleaved --hidden-dropout 0.1"
+    flags = f"{TWO} --tensor-model-parallel-size 2 --use-dpp --dpp-policy interleaved-zb --hidden-dropout 0.1"
     trained(flags, DppPlugin, Drawing, steps=2)
     return Drawing.drawn
 
@@ -181,7 +181,7 @@ def refusals(flags: str) -> dict[str, str]:
 
 
 def test_settings_that_change_what_a_schedule_does_are_refused_by_name() -> None:
-    for said in run_forked(2, refusals, f"{TWO} --use-dpp --dpp-policy interleaved"):
+    for said in run_forked(2, refusals, f"{TWO} --use-dpp --dpp-policy interleaved-zb"):
         assert {"mtp_num_layers", "cuda_graph_impl"} < said.keys()
         assert all(f"can't run with {name}; unset it" in text for name, text in said.items())
 
@@ -208,7 +208,7 @@ def error_of(flags: str, victim: int, died_at: Path) -> tuple[str, float] | None
     """What a rank that lives on says, and how many seconds after the death."""
     Dying.victim, Dying.died_at = victim, died_at
     try:
-        trained(f"{flags} --use-dpp --dpp-policy interleaved", DppPlugin, Dying)
+        trained(f"{flags} --use-dpp --dpp-policy interleaved-zb", DppPlugin, Dying)
     except TrainingError as error:
         return str(error), time.monotonic() - float(died_at.read_text())
     return None
@@ -265,7 +265,7 @@ def lanes_of(flags: str) -> str:
 
 @pytest.mark.long
 def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(tmp_path: Path) -> None:
-    flags = f"{TWO} --use-dpp --dpp-policy interleaved --hidden-dropout 0.1 --bf16"
+    flags = f"{TWO} --use-dpp --dpp-policy interleaved-zb --hidden-dropout 0.1 --bf16"
     saving = f"{flags} --save {tmp_path} --save-interval 3"
     whole = run_forked(2, partial(trained, steps=6), flags, Counting)
 
@@ -281,7 +281,7 @@ def test_bfloat16_is_bitwise_stocks() -> None:
     flags, run = f"{TWO} --bf16", partial(trained, steps=4)
 
     stock = run_forked(2, run, flags)
-    chosen = run_forked(2, run, f"{flags} --use-dpp --dpp-policy interleaved", Counting)
+    chosen = run_forked(2, run, f"{flags} --use-dpp --dpp-policy interleaved-zb", Counting)
 
     assert [each.gradients for each in chosen] == [each.gradients for each in stock]
     assert chosen[-1].losses == stock[-1].losses

@@ -25,7 +25,7 @@ LAYOUT = Layout(stages=2, chunks=2, microbatches=4, split=True)
 FLAGS = (
     f"{TINY} --pipeline-model-parallel-size {LAYOUT.stages} --num-virtual-stages-per-pipeline-rank {LAYOUT.chunks} "
     f"--micro-batch-size 1 --global-batch-size {LAYOUT.microbatches} --train-iters 1 --use-dpp "
-    "--dpp-policy interleaved"
+    "--dpp-policy interleaved-zb"
 )
 Sent = tuple[int, Operation]
 """(priority, the operation of the receiver that needs it)"""

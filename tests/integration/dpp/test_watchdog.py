@@ -19,7 +19,7 @@ from tests.support.varied_orders import trained
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
-FLAGS = "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy interleaved"
+FLAGS = "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy interleaved-zb"
 PATIENCE_SECONDS = 0.5
 
 

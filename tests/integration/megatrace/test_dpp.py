@@ -32,13 +32,13 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 STAGES = (
     "--num-layers 8 --pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --micro-batch-size 1 "
-    "--global-batch-size 24 --use-dpp --dpp-policy interleaved"
+    "--global-batch-size 24 --use-dpp --dpp-policy interleaved-zb"
 )
 
 
 MANY_LANES = (
     "--num-layers 24 --pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 6 --micro-batch-size 1 "
-    "--global-batch-size 8 --use-dpp --dpp-policy interleaved"
+    "--global-batch-size 8 --use-dpp --dpp-policy interleaved-zb"
 )
 """More receives are posted ahead in a pair's lanes than a heartbeat names of their messages."""
 FROM_STEP, STOPS_IN_PASS = 12, 40

@@ -38,7 +38,7 @@ LAYOUTS = [
     ("bert", 4, f"{TP2} {PP2} --sequence-parallel"),
     ("bert", 2, SHARDED),
     ("bert", 2, f"{PP2} --num-layers-per-virtual-pipeline-stage 1"),
-    ("bert", 2, f"{PP2} --use-dpp --dpp-policy interleaved"),
+    ("bert", 2, f"{PP2} --use-dpp --dpp-policy interleaved-zb"),
     ("t5", 2, TP2),
     ("t5", 2, f"{TP2} --sequence-parallel"),
     ("t5", 2, SHARDED),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from megatronapp.cli.main import app
 from megatronapp.core.errors import UsageError
+from megatronapp.core.pipeline.orders import all_stages
+from megatronapp.core.pipeline.schedule_csv import read_csv
 from tests.support.typed import typed
 
 FOUR = "--stages 4 --microbatches 16 --forward-ms 10 --dgrad-ms 10 --wgrad-ms 10"
@@ -25,6 +28,39 @@ def test_it_says_what_to_run_and_what_it_gains() -> None:
     text = typed(app, f"plan {FOUR} --chunks 2")
     assert "← chosen" in text
     assert f"run {answer['chosen']['schedule']}: {answer['gain_ratio']:.3f} times as fast as stock" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "flags"),
+    [
+        (
+            "--chunks 2",
+            "--num-virtual-stages-per-pipeline-rank 2 --use-dpp --dpp-policy replay --dpp-order FILE.csv "
+            "(--csv FILE.csv writes it)",
+        ),
+        (
+            "--chunks 2 --late-ratio 0.05 --late-ms 60",
+            "--num-virtual-stages-per-pipeline-rank 2 --use-dpp --dpp-policy interleaved-zb --dpp-cap 11",
+        ),
+        ("--chunks 1 --late-ratio 0.05 --late-ms 60", "--use-dpp --dpp-policy interleaved-zb --dpp-cap 4"),
+        (
+            "--chunks 1 --late-ratio 0.05 --late-ms 60 --split-overhead 0.3",
+            "--use-dpp --dpp-policy interleaved --dpp-cap 4 --dpp-no-split",
+        ),
+    ],
+)
+def test_it_says_with_which_flags_to_train(asked: str, flags: str) -> None:
+    assert typed(app, f"plan {FOUR} {asked}").splitlines()[-1] == f"in training: {flags}"
+
+
+def test_the_order_that_it_writes_is_the_one_that_it_has_chosen(tmp_path: Path) -> None:
+    file = tmp_path / "order.csv"
+
+    answer = json.loads(typed(app, f"plan {FOUR} --chunks 2 --json --csv {file}"))
+
+    layout, found = read_csv(file.read_text())
+    assert answer["trainer_flags"][-2:] == ["--dpp-order", str(file)]
+    assert found == all_stages(answer["chosen"]["order"], layout)
 
 
 def test_where_nothing_is_faster_it_says_to_run_stock() -> None:
@@ -55,6 +91,8 @@ def test_ten_thousand_gpus_whose_operations_differ_are_planned_for() -> None:
         (f"{FOUR} --chunks 1,2 --cap-limit 8", "name one number of --chunks with it"),
         (f"{FOUR} --chunks 2 --cap-limit 1", "nothing fits into 1 activations"),
         (f"{FOUR} --chunks 2 --cap-limit 0", "nothing fits into 0 activations"),
+        (f"{FOUR} --csv /nowhere/order.csv", "/nowhere/order.csv can't be written"),
+        (f"{FOUR} --csv order.csv --forward-devices 2", "leave --forward-devices out"),
         (f"{FOUR} --split-overhead 3", "--split-overhead is from 0 to 1"),
     ],
 )

@@ -24,7 +24,7 @@ FBD: dict[str, Sequence[Any]] = {
     "forwardNodeSelector": ({}, {"pool": "old"}),
 }
 DPP: dict[str, Sequence[Any]] = {
-    "policy": ("Auto", "Interleaved", "ZbH1", "ZbH2"),
+    "policy": ("Auto", "Interleaved", "InterleavedZb", "ZbH1", "ZbH2"),
     "cap": SIZES,
     "split": (True, False),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,11 +13,14 @@ import typer
 from megatronapp.cli.pipeline import disaggregated, recorded_run, report, stage_sizes
 from megatronapp.cli.pipeline.compiled import compiled_engine
 from megatronapp.cli.pipeline.disaggregated import Disaggregated
+from megatronapp.cli.pipeline.files import write_file
 from megatronapp.cli.pipeline.options import Asked, asked, chunk_numbers
 from megatronapp.cli.pipeline.recorded_run import FromRun
 from megatronapp.core.errors import UsageError
+from megatronapp.core.pipeline import orders
 from megatronapp.core.pipeline.arrays import PassTimes
 from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.pipeline.schedule_csv import write_csv
 from megatronapp.core.pipeline.simulator.planning import Plan, make_plan
 from megatronapp.core.pipeline.simulator.steps import Setting
 from megatronapp.core.pipeline.stage_sizes import Vocabulary
@@ -36,6 +40,7 @@ class PlanOptions(FromRun):
     head_layers: Annotated[
         float, typer.Option(help="with --layers: as long as so many the last stage's output layer with the loss takes")
     ] = 0.0
+    csv: Annotated[Path | None, typer.Option(help="the order of what is chosen, for --dpp-policy replay")] = None
 
 
 def plan(options: PlanOptions) -> None:
@@ -45,6 +50,8 @@ def plan(options: PlanOptions) -> None:
     question = asked(options)
     numbers = _chunk_numbers(options, question)
     if options.forward_devices is not None:
+        if options.csv:
+            raise UsageError("--csv writes a schedule's order, which MegaFBD has none of: leave --forward-devices out")
         said = disaggregated.answer(question, numbers, options)
         text = disaggregated.text(said)
     else:
@@ -73,7 +80,10 @@ def _schedules(question: Asked, numbers: list[int], options: PlanOptions) -> tup
         )  # fmt: skip
 
     made = planned(layouts, [model.times(layout) for layout in layouts], question.setting)
-    answer = report.of_plan(made, question, options.activation_mib)
+    chosen = made.chosen.candidate
+    if options.csv:
+        write_file(options.csv, write_csv(chosen.layout, orders.all_stages(chosen.order, chosen.layout)))
+    answer = report.of_plan(made, question, options.activation_mib, options.csv)
     text = report.plan_text(answer)
     if options.layers is not None:
         answer["stage_sizes"] = stage_sizes.proposed(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from megatronapp.cli.pipeline.options import Asked
+from megatronapp.cli.pipeline.trainer_flags import ORDER_FILE, trainer_flags
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.recorded import Recorded
 from megatronapp.core.pipeline.simulator.planning import Plan, Scored
@@ -81,7 +83,8 @@ def replay_text(answer: dict[str, Any]) -> str:
     )
 
 
-def of_plan(made: Plan, question: Asked, activation_mib: float) -> dict[str, Any]:
+def of_plan(made: Plan, question: Asked, activation_mib: float, csv: Path | None) -> dict[str, Any]:
+    """csv: where the chosen order is written."""
     stages, setting = made.stock.candidate.layout.stages, question.setting
     return {
         "gpus": stages * question.tensor * setting.replicas,
@@ -91,6 +94,7 @@ def of_plan(made: Plan, question: Asked, activation_mib: float) -> dict[str, Any
         "chosen": _scored(made.chosen, made, activation_mib),
         "stock": _scored(made.stock, made, activation_mib),
         "gain_ratio": round(made.gain, 4),
+        "trainer_flags": trainer_flags(made.chosen.candidate, csv),
         "tried": [_scored(each, made, activation_mib) for each in made.scored],
     }
 
@@ -108,7 +112,10 @@ def plan_text(answer: dict[str, Any]) -> str:
     chosen = answer["chosen"]
     if chosen == answer["stock"]:
         return "\n".join([*lines, "", "run stock: nothing that fits is faster by more than 0.5 %"])
-    return "\n".join([*lines, "", f"run {chosen['schedule']}: {answer['gain_ratio']:.3f} times as fast as stock"])
+    said = f"run {chosen['schedule']}: {answer['gain_ratio']:.3f} times as fast as stock"
+    flags = " ".join(answer["trainer_flags"])
+    written = f" (--csv {ORDER_FILE} writes it)" if str(ORDER_FILE) in answer["trainer_flags"] else ""
+    return "\n".join([*lines, "", said, f"in training: {flags}{written}"])
 
 
 def _scored(scored: Scored, made: Plan, activation_mib: float) -> dict[str, Any]:

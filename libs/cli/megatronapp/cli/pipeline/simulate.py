@@ -11,6 +11,7 @@ import typer
 
 from megatronapp.cli.pipeline import drawing, report
 from megatronapp.cli.pipeline.compiled import compiled_engine
+from megatronapp.cli.pipeline.files import write_file
 from megatronapp.cli.pipeline.options import Asked, Simulated, asked, checked_size
 from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, UsageError
 from megatronapp.core.pipeline import caps, orders
@@ -50,11 +51,11 @@ def simulate(options: SimulateOptions) -> None:
     else:
         shown = _simulate(question, options)
     if options.svg:
-        _write(options.svg, drawing.svg(shown, f"{shown.layout.stages} stages × {shown.layout.chunks}"))
+        write_file(options.svg, drawing.svg(shown, f"{shown.layout.stages} stages × {shown.layout.chunks}"))
     if options.chrome:
-        _write(options.chrome, drawing.chrome(shown))
+        write_file(options.chrome, drawing.chrome(shown))
     if options.csv:
-        _write(options.csv, write_csv(shown.layout, shown.orders()))
+        write_file(options.csv, write_csv(shown.layout, shown.orders()))
 
 
 def _replay(question: Asked, as_json: bool) -> Run:
@@ -146,10 +147,3 @@ def _read_csv(path: Path) -> tuple[Layout, list[orders.Order]]:
         return read_csv(text)
     except MegatronAppError as error:
         raise DataError(f"{path}: {error}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"{path} can't be written: {error.strerror}") from error

@@ -16,6 +16,7 @@ MAX_RING_MIB = 512
 DPP_POLICIES = {
     "Auto": "auto",
     "Interleaved": "interleaved",
+    "InterleavedZb": "interleaved-zb",
     "DepthFirst": "depth-first",
     "BreadthFirst": "breadth-first",
     "ZbH1": "zb-h1",
@@ -23,6 +24,7 @@ DPP_POLICIES = {
 }
 """As the trainer's flag has them."""
 ZERO_BUBBLE_POLICIES = ("ZbH1", "ZbH2")
+SPLIT_POLICIES = ("InterleavedZb", *ZERO_BUBBLE_POLICIES)
 
 
 class ScanPlugin(Model):
@@ -81,14 +83,14 @@ class DppPlugin(Model):
     is measured faster."""
 
     enabled: bool = False
-    policy: Literal["Auto", "Interleaved", "DepthFirst", "BreadthFirst", "ZbH1", "ZbH2"] = "Auto"
+    policy: Literal["Auto", "Interleaved", "InterleavedZb", "DepthFirst", "BreadthFirst", "ZbH1", "ZbH2"] = "Auto"
     cap: int | None = Field(default=None, ge=1, le=MAX_CAP, description="activations that a stage holds at most")
     split: bool = Field(default=True, description="put the gradients of weights off, where the model allows it")
     transport: Literal["auto", "shm", "cuda_ipc", "tcp", "ucx"] = "auto"
 
     @model_validator(mode="after")
-    def _zero_bubbles_are_split(self) -> Self:
-        if self.enabled and self.policy in ZERO_BUBBLE_POLICIES and not self.split:
+    def _places_for_w_need_the_split(self) -> Self:
+        if self.enabled and self.policy in SPLIT_POLICIES and not self.split:
             raise ValueError(f"policy {self.policy} puts W off: leave split at true, or take another policy")
         return self
 

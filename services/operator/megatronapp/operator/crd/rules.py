@@ -28,6 +28,7 @@ INJECTS = (
     "has(self.plugins.faults.scenario.faults) && size(self.plugins.faults.scenario.faults) > 0))"
 )
 ZERO_BUBBLE = "self.plugins.dpp.policy in ['ZbH1', 'ZbH2']"
+PLACES_FOR_W = "self.plugins.dpp.policy in ['InterleavedZb', 'ZbH1', 'ZbH2']"
 
 
 def _replicas(ranks: str) -> str:
@@ -137,8 +138,8 @@ SPEC_RULES = [
         "plugins.dpp.policy ZbH1 and ZbH2 take one chunk a stage: leave parallelism.virtualPipeline at 1",
     ),
     (
-        f"!self.plugins.dpp.enabled || !({ZERO_BUBBLE}) || self.plugins.dpp.split",
-        "plugins.dpp.policy ZbH1 and ZbH2 put W off: leave split at true, or take another policy",
+        f"!self.plugins.dpp.enabled || !({PLACES_FOR_W}) || self.plugins.dpp.split",
+        "plugins.dpp.policy InterleavedZb, ZbH1 and ZbH2 put W off: leave split at true, or take another policy",
     ),
     (
         "!(self.plugins.dpp.enabled && self.plugins.dpp.transport == 'ucx') || has(self.rdma)",

@@ -11,13 +11,14 @@ from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline.orders import all_stages
 from megatronapp.core.pipeline.placement import Layout as Pipeline
 from megatronapp.core.pipeline.placement import Placement as PartPlacement
+from megatronapp.core.pipeline.policy import places_of
 from megatronapp.core.pipeline.schedule_csv import write_csv
 from megatronapp.trainer import arguments
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.plugins.base import Preparation
 from megatronapp.trainer.plugins.dpp import DppPlugin
 from megatronapp.trainer.plugins.dpp.plugin import THEIRS, UNPROVEN, WHOLE
-from megatronapp.trainer.plugins.dpp.policies import Policies
+from megatronapp.trainer.plugins.dpp.policies import AUTO, POLICIES, REPLAY, ZERO_BUBBLE, Policies
 from megatronapp.trainer.worlds import World
 from tests.support.training import TINY
 
@@ -62,6 +63,10 @@ def test_it_asks_for_messages_in_any_order_over_the_lane_that_is_named() -> None
             "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy zb-h2 --recompute-granularity full "
             "--recompute-method uniform --recompute-num-layers 1",
             "--dpp-policy zb-h2 can't split W from B with --recompute-method uniform",
+        ),
+        (
+            f"{ASKED} --dpp-policy interleaved-zb --dpp-no-split",
+            "interleaved-zb can't split W from B with --dpp-no-split",
         ),
         (
             "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy zb-h1 --dpp-no-split",
@@ -135,6 +140,24 @@ def test_an_order_that_stops_for_ever_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"order.csv is an order that stops for ever: stage 0 after .*; stage 1 after"):
         prepared(f"{ASKED} --dpp-policy replay --dpp-order {tmp_path / 'order.csv'}")
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name not in (AUTO, REPLAY)])
+def test_a_policy_runs_the_hint_that_simulate_knows_by_its_name(name: str) -> None:
+    layout = Pipeline(stages=2, chunks=1 if name in ZERO_BUBBLE else 2, microbatches=4, split=True)
+
+    policies = Policies(layout, name)
+
+    assert [policies.places(stage) for stage in range(2)] == [
+        places_of(layout, order) for order in all_stages(name, layout)
+    ]
+
+
+@pytest.mark.parametrize(("split", "hint"), [(True, "interleaved-zb"), (False, "interleaved")])
+def test_auto_runs_the_order_with_places_for_w_where_it_is_split(split: bool, hint: str) -> None:
+    layout = Pipeline(stages=2, chunks=2, microbatches=4, split=split)
+
+    assert Policies(layout, AUTO).places(0) == Policies(layout, hint).places(0)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, ScheduleFunction
 from megatronapp.trainer.plugins.dpp.orders_file import OrdersFile, refuse_unwritable
-from megatronapp.trainer.plugins.dpp.policies import AUTO, POLICIES, REPLAY, ZERO_BUBBLE, Policies
+from megatronapp.trainer.plugins.dpp.policies import AUTO, PLACES_FOR_W, POLICIES, REPLAY, Policies
 from megatronapp.trainer.plugins.dpp.trial import DYNAMIC, PLANNED, STOCK, Trial
 
 log = get_logger(__name__)
@@ -63,9 +63,9 @@ class DppPlugin(Plugin):
             "--dpp-policy",
             choices=POLICIES,
             default=AUTO,
-            help="what a stage prefers of what it can run: auto is interleaved, the same order as it is, or "
-            "megatron-core's schedule, whichever is measured fastest; replay runs the order in --dpp-order (default "
-            "%(default)s)",
+            help="what a stage prefers of what it can run: auto is interleaved-zb (interleaved where W stays in B), "
+            "that order as it is, or megatron-core's schedule, whichever is measured fastest; replay runs the order in "
+            "--dpp-order (default %(default)s)",
         )
         group.add_argument(
             "--dpp-cap",
@@ -238,7 +238,7 @@ def _refuse_what_is_not_split(args: argparse.Namespace) -> None:
 
 
 def _policies(args: argparse.Namespace, stages: int, chunks: int, microbatches: int) -> Policies:
-    split = args.dpp_policy in ZERO_BUBBLE or (args.dpp_policy != REPLAY and not any(_whole(args).values()))
+    split = args.dpp_policy in PLACES_FOR_W or (args.dpp_policy != REPLAY and not any(_whole(args).values()))
     layout = Layout(stages=stages, chunks=chunks, microbatches=microbatches, split=split)
     return Policies(layout, args.dpp_policy, args.dpp_cap, args.dpp_order)
 

@@ -18,10 +18,12 @@ from megatronapp.core.pipeline.simulator.run import run, strict
 from megatronapp.core.pipeline.simulator.steps import stuck
 
 AUTO, REPLAY = "auto", "replay"
-HINTS = ("interleaved", "depth-first", "breadth-first")
+INTERLEAVED, INTERLEAVED_ZB = "interleaved", "interleaved-zb"
 ZERO_BUBBLE = ("zb-h1", "zb-h2")
-"""Hints with places for W: the layout must split it from B."""
-POLICIES = (AUTO, *HINTS, *ZERO_BUBBLE, REPLAY)
+PLACES_FOR_W = (INTERLEAVED_ZB, *ZERO_BUBBLE)
+"""The layout must split it from B."""
+POLICIES = (AUTO, INTERLEAVED, INTERLEAVED_ZB, "depth-first", "breadth-first", *ZERO_BUBBLE, REPLAY)
+"""AUTO and REPLAY; the others are hints, by the names that `simulate` and `plan` have for them."""
 BACKWARD_RATIO = 2.0
 """B in F, until something was measured."""
 
@@ -72,9 +74,9 @@ class Policies:
 
 
 def _hint(name: str, layout: Layout) -> str:
-    if name not in {AUTO, "interleaved"}:
+    if name != AUTO:
         return name
-    return "interleaved-zb" if layout.split else "interleaved"
+    return INTERLEAVED_ZB if layout.split else INTERLEAVED
 
 
 def checked_cap(layout: Layout, cap: int) -> int:
