@@ -1,4 +1,8 @@
-"""Linear layers that put off their weights' gradients themselves, as Transformer Engine's do: it stands in for them."""
+"""Linear layers that put off their weights' gradients themselves, as Transformer Engine's do: it stands in for them.
+
+As there, a bias is summed when its weight is. The gradient of one that the layer adds itself comes of W, of one that it
+returns beside its output it has come in the backward pass.
+"""
 
 from __future__ import annotations
 
@@ -39,15 +43,19 @@ class OwnWgrad(Plugin):
 def _put_off(layer: Any) -> None:
     hooks: list[Callable[[], None]] = []
     queue: Queue[tuple[torch.Tensor, torch.Tensor]] = Queue()
+    parameters = [each for each in (layer.weight, layer.bias) if each is not None]
 
     def backward_dw() -> None:
         gradient, input_ = prepare_input_tensors_for_wgrad_compute(*queue.get_nowait())
         layer.weight.grad = gradient.t().matmul(input_)
+        if layer.bias is not None and layer.bias.grad is None:
+            layer.bias.grad = gradient.sum(dim=0)
         for hook in hooks:
             hook()
 
     layer.gradient_accumulation_fusion = True  # which nobody else splits
-    layer.weight.skip_backward_post_hook = True
+    for parameter in parameters:
+        parameter.skip_backward_post_hook = True
     layer.wgrad_store = SimpleNamespace(context=queue)
     layer.backward_dw = backward_dw
     layer.register_wgrad_accumulation_and_reduce_hooks = hooks.append
@@ -69,7 +77,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input_: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, queue: Any) -> Any:
         ctx.save_for_backward(input_, weight)
-        ctx.queue, ctx.has_bias = queue, bias is not None
+        ctx.queue = queue
         output = torch.matmul(input_, weight.t())
         return output if bias is None else output + bias
 
@@ -77,5 +85,4 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         input_, weight = ctx.saved_tensors
         ctx.queue.put((gradient, input_))
-        of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(dim=0) if ctx.has_bias else None
-        return gradient.matmul(weight), None, of_bias, None
+        return gradient.matmul(weight), None, None, None

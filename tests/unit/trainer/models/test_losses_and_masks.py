@@ -46,6 +46,16 @@ def test_a_t5_looks_at_no_padding_and_its_decoder_at_nothing_that_follows() -> N
     assert (~across)[0, 0].int().tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 0], [0, 0, 0]]
 
 
+def test_a_t5_of_transformer_engine_is_told_what_is_padding() -> None:
+    words = {"enc_mask": torch.tensor([[1, 1, 0]]), "dec_mask": torch.tensor([[1, 1, 0, 0]])}
+
+    encoder, decoder, (queries, keys) = t5.attention_masks(words, "transformer_engine")
+
+    assert encoder.tolist() == keys.tolist() == [[[[False, False, True]]]]
+    assert queries.tolist() == [[[[False, False, True, True]]]]
+    assert decoder is None, "its attention is causal"
+
+
 def test_parameters_of_known_models() -> None:
     """BERT large has 336 M, T5's encoder and decoder of 12 layers of 768 about 220 M."""
     large = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --model-type bert"

@@ -104,7 +104,7 @@ class T5TrainStep(AbstractTrainStep):
             """Encoder's and decoder's tokens, loss mask, labels, and the masks of encoder, decoder and both."""
             batch = read(iterator)
             tensors = (batch["text_enc"], batch["text_dec"], batch["loss_mask"], batch["labels"])
-            return *tensors, *attention_masks(batch)
+            return *tensors, *attention_masks(batch, self.settings.config.model.transformer_impl)
 
         return get_batch
 

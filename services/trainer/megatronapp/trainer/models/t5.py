@@ -45,7 +45,8 @@ class T5TrainStep(TrainStep):
 
     def forward_step(self, iterator: Iterator[Mapping[str, Any]], model: torch.nn.Module) -> tuple[Any, Any]:
         batch = self.get_batch(iterator)
-        output = model(batch["text_enc"], batch["text_dec"], *attention_masks(batch), lm_labels=batch["labels"])
+        masks = attention_masks(batch, self.settings.config.model.transformer_impl)
+        output = model(batch["text_enc"], batch["text_dec"], *masks, lm_labels=batch["labels"])
         return output, partial(self.loss_func, batch)
 
 
@@ -131,9 +132,14 @@ class T5:
         return 3.0 * (model.num_layers * encoder_layer + decoder_layers(model) * decoder_layer + logits)
 
 
-def attention_masks(batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Where the encoder, the decoder and the decoder to the encoder must not look: each [rows, 1, queries, keys]."""
+def attention_masks(batch: Mapping[str, torch.Tensor], implementation: str = "local") -> tuple[Any, Any, Any]:
+    """Where the encoder, the decoder and the decoder to the encoder must not look: each [rows, 1, queries, keys].
+    Transformer Engine's attention takes what is padding, [rows, 1, 1, keys], of queries and keys where they are not the
+    same, and knows by itself that the decoder looks at nothing that follows."""
     encoder, decoder = batch["enc_mask"].bool(), batch["dec_mask"].bool()
+    if implementation == "transformer_engine":
+        of_encoder, of_decoder = (~words[:, None, None, :] for words in (encoder, decoder))
+        return of_encoder, None, (of_decoder, of_encoder)
     length = decoder.shape[1]
     before = torch.ones(length, length, dtype=torch.bool, device=decoder.device).tril()
     return (

@@ -7,6 +7,8 @@ are megatron-core's own.
 
 Transformer Engine's layers put W off themselves where megatron-core's `delay_wgrad_compute` is set when they are made,
 in every backward pass from then on; they keep it in the order of their backward passes, which is that of microbatches.
+They sum their biases with W, too, also where a bias's gradient has come in the backward pass (of a bias that is added
+outside of the layer, and in 8 bits): it is kept with its microbatch until then, or the next one's would be added to it.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ class DeferredWgrad:
     def __init__(self) -> None:
         self._pending: defaultdict[int, dict[int, deque[tuple[int, Wgrad]]]] = defaultdict(dict)
         """By chunk and weight (its id): (microbatch, W)."""
-        self._own: list[list[Any]] = []
-        """By chunk, those of its layers that put off W themselves, in the order of a backward pass."""
+        self._own: list[_OwnLayers] = []
+        """By chunk."""
         self._active = False
         self._backward: tuple[int, int] | None = None
 
     def install(self, chunks: Sequence[torch.nn.Module]) -> None:
         route_linears(chunks, self)
-        self._own = [[each for each in reversed(list(chunk.modules())) if _puts_off(each)] for chunk in chunks]
+        self._own = [_OwnLayers(chunk) for chunk in chunks]
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -56,6 +58,8 @@ class DeferredWgrad:
             yield
         finally:
             self._backward = None
+        if self._own:
+            self._own[chunk].keep_early()
 
     def run(self, chunk: int, microbatch: int) -> None:
         """W of a microbatch: what is left of it. Each gather is hidden behind the product before it."""
@@ -70,13 +74,13 @@ class DeferredWgrad:
                 following.begin()
             if now is not None:
                 now.run()
-        for layer in self._own[chunk] if self._own else ():
-            layer.backward_dw()
+        if self._own:
+            self._own[chunk].run()
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """Under megatron-core's own schedules: what layers have put off themselves follows each backward pass."""
-        own = [layer for layers in self._own for layer in layers]
+        own = [layer for each in self._own for layer in each.layers]
         stock, patches = schedules.backward_step, Patches()
 
         def backward_step(*args: Any, **kwargs: Any) -> Any:
@@ -111,6 +115,34 @@ class DeferredWgrad:
         return [queue.popleft()[1]] if hides else []
 
 
+class _OwnLayers:
+    """Those of a chunk that put off W themselves."""
+
+    def __init__(self, chunk: torch.nn.Module) -> None:
+        self.layers: list[Any] = [each for each in reversed(list(chunk.modules())) if _puts_off(each)]
+        """In the order of a backward pass."""
+        self._parameters = [each for layer in self.layers for each in layer.parameters() if _waits_for_w(each)]
+        self._early: deque[list[tuple[torch.nn.Parameter, torch.Tensor]]] = deque()
+        """By microbatch, what its backward pass gave to these parameters."""
+
+    def keep_early(self) -> None:
+        self._early.append([(each, each.grad) for each in self._parameters if each.grad is not None])
+        for parameter, _ in self._early[-1]:
+            parameter.grad = None
+
+    def run(self) -> None:
+        """The oldest W."""
+        for parameter, gradient in self._early.popleft():
+            parameter.grad = gradient
+        for layer in self.layers:
+            layer.backward_dw()
+
+
 def _puts_off(layer: torch.nn.Module) -> bool:
     """As megatron-core's DistributedDataParallel knows them."""
     return hasattr(layer, "register_wgrad_accumulation_and_reduce_hooks")
+
+
+def _waits_for_w(parameter: torch.nn.Parameter) -> bool:
+    """Likewise: it is not summed in a backward pass."""
+    return getattr(parameter, "skip_backward_post_hook", False)
