@@ -114,6 +114,41 @@ def test_flags_of_8_bit_training_reach_megatron_core_where_transformer_engine_is
     assert (found.fp8_amax_history_len, found.fp8_amax_compute_algo, found.fp8_wgrad) == (1024, "max", False)
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--attention-backend flash", "needs the package flash-attn: install it, or take --attention-backend auto"),
+        (f"{FP8} --seq-length 100", "multiples of 16, and --micro-batch-size times --seq-length of a rank are 200"),
+        (f"{FP8} --hidden-size 72", "and --hidden-size of a rank are 72: change the sizes, or leave --fp8-format out"),
+        (f"{FP8} --ffn-hidden-size 72", "and --ffn-hidden-size of a rank are 72"),
+    ],
+)
+def test_what_transformer_engine_can_not_do_is_refused_in_one_line(
+    flags: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in_for_transformer_engine(monkeypatch, "2.4.0")
+
+    with pytest.raises(UsageError, match=said):
+        transformer(f"--transformer-impl transformer_engine {flags}")
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", "blockwise", "tensorwise"])
+def test_a_recipe_that_the_device_does_not_know_is_refused_with_the_reason(
+    recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in_for_transformer_engine(monkeypatch, "2.4.0")
+    fp8 = ModuleType("transformer_engine.pytorch.fp8")
+    for name in ("check_fp8_support", "check_mxfp8_support", "check_fp8_block_scaling_support"):
+        setattr(fp8, name, lambda name=name: (False, f"{name} says no."))
+    monkeypatch.setattr(sys.modules["transformer_engine.pytorch"], "fp8", fp8, raising=False)
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.fp8", fp8)
+
+    checked = {"mxfp8": "check_mxfp8_support", "blockwise": "check_fp8_block_scaling_support"}
+    said = f"--fp8-recipe {recipe} does not run here: {checked.get(recipe, 'check_fp8_support')} says no: take another"
+    with pytest.raises(UsageError, match=said):
+        transformer(f"{FP8} --fp8-recipe {recipe}", device="cuda")
+
+
 @pytest.mark.skipif(find_spec("transformer_engine") is not None, reason="Transformer Engine is installed")
 def test_8_bit_training_asks_for_transformer_engine_where_it_is_not() -> None:
     with pytest.raises(UsageError, match="needs Transformer Engine, which is not installed: install it"):

@@ -15,9 +15,9 @@ from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.utils import get_te_version, is_te_min_version
 
 from megatronapp.core.errors import UsageError
+from megatronapp.trainer import transformer_engine
 from megatronapp.trainer.config import ParallelConfig, TrainerConfig, TrainingConfig
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.model_config import ModelConfig
@@ -28,10 +28,11 @@ from megatronapp.trainer.models.sizes import ffn_hidden_size
 
 
 def transformer_config(config: TrainerConfig, layout: Layout, device: torch.device) -> TransformerConfig:
-    """megatron-core's configuration. Raises UsageError for what it refuses and for a missing Transformer Engine."""
+    """megatron-core's configuration. Raises UsageError for what it refuses, and where Transformer Engine is missing or
+    can't do what is asked."""
     model, training = config.model, config.training
     if model.transformer_impl == "transformer_engine":
-        _require_transformer_engine()
+        transformer_engine.check(config, layout, device)
     dispatcher = model.moe_token_dispatcher_type
     if model.num_experts is not None and dispatcher == "alltoall" and device.type == "cpu":
         raise UsageError("--moe-token-dispatcher-type alltoall needs GPUs; on CPUs take allgather")
@@ -167,34 +168,6 @@ def _expert_options(model: ModelConfig) -> dict[str, Any]:
         "moe_router_load_balancing_type": model.moe_router_load_balancing_type,
         "moe_aux_loss_coeff": model.moe_aux_loss_coeff,
     }
-
-
-OLDEST_TRANSFORMER_ENGINE = "2.0"
-"""That torch of the versions that the trainer takes is built against, and megatron-core's layers call alike."""
-
-
-def _require_transformer_engine() -> None:
-    try:
-        import transformer_engine.pytorch  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            "--transformer-impl transformer_engine needs Transformer Engine, which is not installed: install it or "
-            "leave the flag away"
-        ) from error
-    if not is_te_min_version(OLDEST_TRANSFORMER_ENGINE):
-        raise UsageError(
-            f"--transformer-impl transformer_engine: Transformer Engine {get_te_version()} is too old: install "
-            f"{OLDEST_TRANSFORMER_ENGINE} or newer, or leave the flag away"
-        )
-
-
-def puts_off_wgrad() -> bool:
-    """Whether Transformer Engine's layers can; also where it is not installed, which is an error of its own."""
-    try:
-        import transformer_engine.pytorch  # noqa: F401
-    except ImportError:
-        return True
-    return bool(is_te_min_version("2.3.0"))
 
 
 def padded_vocabulary(size: int, model: ModelConfig, layout: Layout) -> int:

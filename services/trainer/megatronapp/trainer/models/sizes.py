@@ -25,7 +25,7 @@ def decoder_length(training: TrainingConfig) -> int:
 
 def attention_parameters(model: ModelConfig) -> int:
     """Of one attention, to itself or to another stack."""
-    queries, keys = _widths(model)
+    queries, keys = attention_widths(model)
     return model.hidden_size * (queries + 2 * keys) + queries * model.hidden_size
 
 
@@ -46,13 +46,13 @@ def embedding_parameters(model: ModelConfig, vocabulary: int, positions: int) ->
 
 def projection_flops(model: ModelConfig, queries: int, keys: int) -> int:
     """Of one forward pass of an attention's projections. `queries`, `keys`: positions."""
-    width, key_width = _widths(model)
+    width, key_width = attention_widths(model)
     return 2 * model.hidden_size * (2 * width * queries + 2 * key_width * keys)
 
 
 def score_flops(model: ModelConfig, pairs: float) -> float:
     """Of one forward pass of an attention between so many pairs of positions."""
-    return 4 * pairs * _widths(model)[0]
+    return 4 * pairs * attention_widths(model)[0]
 
 
 def mlp_flops(model: ModelConfig, tokens: int) -> int:
@@ -68,7 +68,7 @@ def _shared(model: ModelConfig) -> int:
     return model.moe_shared_expert_intermediate_size or 0
 
 
-def _widths(model: ModelConfig) -> tuple[int, int]:
+def attention_widths(model: ModelConfig) -> tuple[int, int]:
     """Of all queries of a position together, and of all its keys."""
     width = model.kv_channels or model.hidden_size // model.num_attention_heads
     groups = model.num_query_groups if model.group_query_attention else model.num_attention_heads

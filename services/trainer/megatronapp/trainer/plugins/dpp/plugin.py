@@ -22,7 +22,6 @@ from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.core.trace.values import Progress
 from megatronapp.trainer.keyed_dropout import KeyedDropout
-from megatronapp.trainer.model import puts_off_wgrad
 from megatronapp.trainer.pipeline.agreement import Agreement
 from megatronapp.trainer.pipeline.dynamic import DynamicSchedule
 from megatronapp.trainer.pipeline.dynamic_step import AnyOrderTransport
@@ -34,6 +33,7 @@ from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext,
 from megatronapp.trainer.plugins.dpp.orders_file import OrdersFile, refuse_unwritable
 from megatronapp.trainer.plugins.dpp.policies import AUTO, PLACES_FOR_W, POLICIES, REPLAY, Policies
 from megatronapp.trainer.plugins.dpp.trial import DYNAMIC, PLANNED, STOCK, Trial
+from megatronapp.trainer.transformer_engine import puts_off_wgrad
 
 log = get_logger(__name__)
 
