@@ -355,6 +355,26 @@ LAYOUT_OF_SCHEMA = {
             "tokenizer_type", "vocab_size",
         },
     },
+    9: {
+        "recipe": {"schema", "settings", "tokenizer", "versions", "plugins"},
+        "settings": {"forward", "training", "operation"},
+        "tokenizer": {"class", "vocab_size", "sha256", "special_tokens"},
+        "plugins": {"flags", "changes"},
+        "forward": {
+            "model_type", "bert_no_binary_head", "decoder_num_layers", "vocab_extra_ids",
+            "num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "kv_channels",
+            "group_query_attention", "num_query_groups", "position_embedding_type", "max_position_embeddings",
+            "softmax_scale", "relative_attention_num_buckets", "relative_attention_max_distance",
+            "rotary_base", "rotary_percent", "use_rope_scaling", "rope_scaling_factor", "openai_gelu",
+            "padded_vocab_size", "window_size", "window_attn_skip_freq",
+            "normalization", "norm_epsilon", "swiglu", "geglu", "squared_relu", "disable_bias_linear",
+            "add_qkv_bias", "qk_layernorm", "untie_embeddings_and_output_weights", "make_vocab_size_divisible_by",
+            "attention_dropout", "hidden_dropout", "num_experts", "moe_router_topk",
+            "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size",
+            "moe_router_load_balancing_type", "bf16", "fp16",
+            "tokenizer_type", "vocab_size",
+        },
+    },
 }  # fmt: skip
 """A layout that was released stays; a new one is added under the next number."""
 

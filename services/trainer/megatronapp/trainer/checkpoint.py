@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.logging import get_logger
-from megatronapp.trainer import optimizer_crossing, random_states
+from megatronapp.trainer import extra_states, optimizer_crossing, random_states
 from megatronapp.trainer.checkpoint_folder import RECIPE, Claim, folder_name, prepare, prune, publish, read_recipe
 from megatronapp.trainer.checkpoint_writing import Write, Writing, collect_in_process, failed
 from megatronapp.trainer.config import CheckpointConfig
@@ -143,12 +143,13 @@ def check_plugins(folder: Path, step: int, now: RunRecipe) -> None:
 def load_weights(chunks: Sequence[torch.nn.Module], checkpoint: Path) -> None:
     """Only the weights, into the model's chunks of any layout; every rank calls it. Raises DataError."""
     weights = _sharded_weights(chunks)
+    extra_states.leave_out_unsaved(weights.values(), checkpoint)
     try:
         loaded = dist_checkpointing.load(weights, str(checkpoint))
     except (CheckpointException, CheckpointingException, OSError) as error:
         raise DataError(f"the weights in {checkpoint} don't fit its recipe: {str(error)[:300]}") from error
     for index, chunk in enumerate(chunks):
-        chunk.load_state_dict(loaded[_chunk_key(index)])
+        extra_states.load_into(chunk, loaded[_chunk_key(index)], checkpoint)
 
 
 def _saved_recipe(checkpoint: Path) -> RunRecipe:
@@ -186,9 +187,11 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
         log.info("checkpoint_resharded", saved=common["layout"], now=_layout_key(state.layout))
         without_random = True
     content = _sharded_state(state, without_optimizer or crosses, without_random, is_loading=True)
+    chunks = {_chunk_key(index): chunk for index, chunk in enumerate(unwrap_model(state.chunks))}
+    extra_states.leave_out_unsaved((content[key] for key in chunks), checkpoint)
     loaded = dist_checkpointing.load(content, str(checkpoint))
-    for index, chunk in enumerate(unwrap_model(state.chunks)):
-        chunk.load_state_dict(loaded[_chunk_key(index)])
+    for key, chunk in chunks.items():
+        extra_states.load_into(chunk, loaded[key], checkpoint)
     if crosses:
         weights = _sharded_weights(unwrap_model(state.chunks))
         optimizer_crossing.load(state.optimizer, weights, checkpoint, common)

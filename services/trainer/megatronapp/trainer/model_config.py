@@ -58,7 +58,7 @@ class ModelConfig:
     attention_dropout: float = flag(0.1, "dropout of attention probabilities", FORWARD)
     hidden_dropout: float = flag(0.1, "dropout of the residual stream", FORWARD)
     transformer_impl: Literal["local", "transformer_engine"] = flag(
-        "local", "layers of megatron-core or of TE", FORWARD
+        "local", "layers of megatron-core or of TE", OPERATION
     )
     num_experts: int | None = flag(None, "experts per MoE layer; absent: a dense model", FORWARD)
     moe_router_topk: int = flag(2, "experts per token", FORWARD)

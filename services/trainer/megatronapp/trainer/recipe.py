@@ -25,7 +25,7 @@ from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.model_config import ModelConfig
 from megatronapp.trainer.models.sizes import decoder_layers, ffn_hidden_size
 
-SCHEMA = 8
+SCHEMA = 9
 """Goes up with every new flag of effect FORWARD too: an older version then refuses what it can't compare."""
 FIELDS: dict[str, dataclasses.Field[Any]] = {
     each.name: each for section in SECTIONS.values() for each in dataclasses.fields(section)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ _RUN_ALONE: dict[str, Any] = {
     "recompute_granularity": None,
     "recompute_method": None,
     "recompute_num_layers": None,
+    "fp8_format": None,
     "save": None,
     "load": None,
 }
@@ -86,9 +88,17 @@ class SavedModel:
                 f"{saved} was trained with the plug-in {recipe.changed_by_plugins[0]}, which changed the "
                 "model: it can't be rebuilt from the checkpoint alone"
             )
-        config = replace(recipe.to_config(**_RUN_ALONE), parallel=_with_experts(parallel, recipe))
+        config = recipe.to_config(**_RUN_ALONE, **_layers_that_are_here(recipe))
+        config = replace(config, parallel=_with_experts(parallel, recipe))
         tokenizer = _tokenizer(saved, config.data, recipe, tokenizer_files or {})
         return cls(saved, config, tokenizer, recipe)
+
+
+def _layers_that_are_here(recipe: RunRecipe) -> dict[str, Any]:
+    """Transformer Engine's have the weights of megatron-core's own, which stand in where it is not installed."""
+    if recipe.settings.get("transformer_impl") == "local" or find_spec("transformer_engine") is not None:
+        return {}
+    return {"transformer_impl": "local", "attention_backend": "auto"}
 
 
 def _with_experts(parallel: ParallelConfig, recipe: RunRecipe) -> ParallelConfig:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 import torch
 
 from megatronapp.core.generation import Event, GenerationRequest, Sampling, branch
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from megatronapp.trainer.checkpoint_folder import COMPLETE, RECIPE
 from megatronapp.trainer.data.tokenizers import ByteTokenizer
 from tests.integration.trainer.generate.models import (
     GREEDY,
@@ -103,6 +107,26 @@ def test_with_a_cache_it_is_what_plain_forward_passes_give(model: str, alone: Al
             best = sorted(reference[token.position - 1], reverse=True)[:4]
             assert [each.log_probability for each in token.candidates] == pytest.approx(best, abs=1e-5)
             assert token.origin == "prompt" or token.id == token.candidates[0].id
+
+
+@pytest.mark.skipif(find_spec("transformer_engine") is not None, reason="Transformer Engine is installed")
+def test_text_of_a_model_of_transformer_engine_is_generated_where_it_is_not_installed(
+    folder_of: FolderOf, tmp_path: Path
+) -> None:
+    folder = copytree(folder_of("llama"), tmp_path / "theirs")
+    [file] = folder.glob(f"iter_*/{RECIPE}")
+    recipe = json.loads(file.read_text())
+    recipe["settings"]["operation"] |= {"transformer_impl": "transformer_engine", "attention_backend": "fused"}
+    recipe["settings"]["training"] |= {"fp8_format": "hybrid"}
+    recipe["settings"]["forward"] |= {"bf16": True}
+    file.write_text(json.dumps(recipe))
+    complete = json.loads(file.with_name(COMPLETE).read_text())
+    complete["files"][RECIPE] = file.stat().st_size
+    file.with_name(COMPLETE).write_text(json.dumps(complete))
+
+    [events] = answers(folder, [ALL])
+
+    assert {len(added) for added in ids(events).values()} == {ALL.max_new_tokens}
 
 
 def test_each_of_many_prompts_comes_out_as_if_it_were_alone(folder_of: FolderOf) -> None:
