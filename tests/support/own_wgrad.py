@@ -38,6 +38,9 @@ class OwnWgrad(Plugin):
         for name, layer in (each for chunk in chunks for each in chunk.named_modules()):
             if isinstance(layer, ColumnParallelLinear | RowParallelLinear) and not name.endswith(OUTPUT_LAYER):
                 _put_off(layer)
+            elif name.endswith("core_attention"):  # has the methods of all layers there, and nothing to put off
+                layer.register_wgrad_accumulation_and_reduce_hooks = [].append
+                layer.wgrad_store = None
 
 
 def _put_off(layer: Any) -> None:

@@ -139,8 +139,10 @@ class _OwnLayers:
 
 
 def _puts_off(layer: torch.nn.Module) -> bool:
-    """As megatron-core's DistributedDataParallel knows them."""
-    return hasattr(layer, "register_wgrad_accumulation_and_reduce_hooks")
+    """As megatron-core's DistributedDataParallel knows them; Transformer Engine's attention has no W."""
+    if not hasattr(layer, "register_wgrad_accumulation_and_reduce_hooks"):
+        return False
+    return getattr(layer.wgrad_store, "context", None) is not None
 
 
 def _waits_for_w(parameter: torch.nn.Parameter) -> bool:

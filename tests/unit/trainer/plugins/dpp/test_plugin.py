@@ -17,7 +17,7 @@ from megatronapp.trainer import arguments
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.plugins.base import Preparation
 from megatronapp.trainer.plugins.dpp import DppPlugin
-from megatronapp.trainer.plugins.dpp.plugin import THEIRS, UNPROVEN, WHOLE
+from megatronapp.trainer.plugins.dpp.plugin import THEIRS
 from megatronapp.trainer.plugins.dpp.policies import AUTO, POLICIES, REPLAY, ZERO_BUBBLE, Policies
 from megatronapp.trainer.worlds import World
 from tests.support.training import TINY
@@ -103,17 +103,17 @@ def test_w_is_put_off_where_transformer_engine_can(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        ("", []),
-        (THEIRS, [WHOLE]),
-        (f"{THEIRS} --dpp-policy interleaved", [UNPROVEN]),
-        (f"{THEIRS} --dpp-policy interleaved --dpp-no-split", [WHOLE]),
+        ("--dpp-no-split", []),
+        (THEIRS, []),
+        (f"{THEIRS} --dpp-no-split", ["--dpp-no-split"]),
+        (f"{THEIRS} --tensor-model-parallel-size 2", [f"{THEIRS} and --tensor-model-parallel-size"]),
     ],
 )
-def test_transformer_engine_puts_w_off_where_a_policy_is_named(flags: str, told: list[str]) -> None:
+def test_it_is_told_why_layers_of_transformer_engine_keep_their_w(flags: str, told: list[str]) -> None:
     with capture_logs() as logs:
-        prepared(f"{ASKED} {flags}")
+        prepared(f"{ASKED} {flags}", ranks=4)
 
-    assert [entry["wgrad"] for entry in logs if entry["event"] == "dpp_transformer_engine"] == told
+    assert [entry["since"] for entry in logs if entry["event"] == "dpp_transformer_engine"] == told
 
 
 def test_an_order_of_v_placement_is_refused_since_ranks_hold_their_parts_in_loops(tmp_path: Path) -> None:

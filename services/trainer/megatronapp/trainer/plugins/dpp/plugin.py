@@ -44,8 +44,7 @@ first waits at most. Chosen by that, not measured on GPUs."""
 
 
 THEIRS = "--transformer-impl transformer_engine"
-UNPROVEN = "put off by Transformer Engine, which was never run here: compare the losses with a run without --use-dpp"
-WHOLE = "computed in its backward pass, as without --use-dpp; a --dpp-policy that is named puts it off where it can"
+WHOLE = "in their backward passes, as without --use-dpp"
 
 
 class DppPlugin(Plugin):
@@ -103,8 +102,8 @@ class DppPlugin(Plugin):
         policies = _policies(args, sizes.pipeline, sizes.virtual or 1, sizes.microbatches)  # refused before the start
         if policies.layout.split:
             _refuse_what_is_not_split(args)
-        if _of_transformer_engine(args) and preparation.environment.rank == 0:
-            log.warning("dpp_transformer_engine", wgrad=UNPROVEN if policies.layout.split else WHOLE)
+        if _of_transformer_engine(args) and not policies.layout.split and preparation.environment.rank == 0:
+            log.info("dpp_transformer_engine", wgrad=WHOLE, since=_why_whole(args))
         if args.dpp_order is not None and args.dpp_policy != REPLAY and preparation.environment.rank == 0:
             refuse_unwritable(args.dpp_order)
         lane = "" if args.dpp_transport == LANES[0] else args.dpp_transport
@@ -215,7 +214,7 @@ def _refuse_without_switch(args: argparse.Namespace) -> None:
 
 def _whole(args: argparse.Namespace) -> dict[str, bool]:
     """What there is in a run that leaves every W in its B. Transformer Engine's layers put off all of it or none: W
-    hides no collective then, and what is recomputed for it would be held. Who names no policy gets what was run."""
+    hides no collective then, and what is recomputed for it would be held."""
     theirs = _of_transformer_engine(args)
     return {
         "--dpp-no-split": args.dpp_no_split,
@@ -223,7 +222,6 @@ def _whole(args: argparse.Namespace) -> dict[str, bool]:
         f"{THEIRS} and --tensor-model-parallel-size": theirs and args.tensor_model_parallel_size > 1,
         f"{THEIRS} and --recompute-granularity": theirs and args.recompute_granularity is not None,
         f"{THEIRS} before its version 2.3": theirs and not puts_off_wgrad(),
-        f"{THEIRS} and --dpp-policy {AUTO}": theirs and args.dpp_policy == AUTO,
     }
 
 
@@ -231,14 +229,18 @@ def _of_transformer_engine(args: argparse.Namespace) -> bool:
     return bool(args.transformer_impl != "local")
 
 
+def _why_whole(args: argparse.Namespace) -> str:
+    """ "" where W is put off."""
+    return next((flag for flag, is_given in _whole(args).items() if is_given), "")
+
+
 def _refuse_what_is_not_split(args: argparse.Namespace) -> None:
-    for flag, is_given in _whole(args).items():
-        if is_given:
-            raise UsageError(f"--dpp-policy {args.dpp_policy} can't split W from B with {flag}: leave one of them out")
+    if flag := _why_whole(args):
+        raise UsageError(f"--dpp-policy {args.dpp_policy} can't split W from B with {flag}: leave one of them out")
 
 
 def _policies(args: argparse.Namespace, stages: int, chunks: int, microbatches: int) -> Policies:
-    split = args.dpp_policy in PLACES_FOR_W or (args.dpp_policy != REPLAY and not any(_whole(args).values()))
+    split = args.dpp_policy in PLACES_FOR_W or (args.dpp_policy != REPLAY and not _why_whole(args))
     layout = Layout(stages=stages, chunks=chunks, microbatches=microbatches, split=split)
     return Policies(layout, args.dpp_policy, args.dpp_cap, args.dpp_order)
 
