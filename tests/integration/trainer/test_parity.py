@@ -246,6 +246,20 @@ def test_an_optimizer_on_the_host_changes_no_loss(world_size: int, flags: str, s
     )
 
 
+def test_an_optimizer_on_the_host_is_torchs_beside_transformer_engines() -> None:
+    flags = f"{TINY} --train-iters {FEW} --optimizer-cpu-offload"
+
+    assert run_forked(1, _with_another_adam, flags)[0] == losses("--optimizer-cpu-offload", 1, FEW)
+
+
+def _with_another_adam(flags: str) -> list[float]:
+    """As megatron-core is where Transformer Engine is installed."""
+    from megatron.core import optimizer
+
+    optimizer.USING_PYTORCH_OPTIMIZER, optimizer.Adam = False, None
+    return train(flags).losses
+
+
 @slower
 def test_bfloat16_with_distributed_optimizer_and_pipeline_learns_like_one_process() -> None:
     found = losses("--bf16 --use-distributed-optimizer --pipeline-model-parallel-size 2", 4)

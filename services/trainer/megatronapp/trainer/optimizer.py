@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import megatron.core.optimizer as megatron_optimizers
 import torch
 from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
@@ -17,6 +19,7 @@ from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig
 from megatronapp.trainer.host_optimizer import HostAdam
 from megatronapp.trainer.optimizer_parts import parts_of
+from megatronapp.trainer.patches import Patches
 
 OptimizerProvider = Callable[[MegatronOptimizerConfig, list[DistributedDataParallel]], Any]
 """An optimizer of one's own over the chunks' parameters, with the interface of megatron-core's MegatronOptimizer."""
@@ -32,9 +35,11 @@ def build_optimizer(
 ) -> Any:
     """The optimizer over all chunks, and the callbacks by which the pipeline schedule reaches gradients and weights."""
     options = _options(config, transformer)
-    optimizer = (provider or _megatron_optimizer)(options, chunks)
+    on_the_host = config.optimizer.optimizer_cpu_offload
+    with _torchs_adam() if on_the_host else nullcontext():
+        optimizer = (provider or _megatron_optimizer)(options, chunks)
     for part in parts_of(optimizer):
-        if config.optimizer.optimizer_cpu_offload:
+        if on_the_host:
             _move_to_the_host(part, config.optimizer.optimizer_offload_fraction)
         if isinstance(part, DistributedOptimizer) and isinstance(part.optimizer, torch.optim.Adam):
             _make_loadable(part)
@@ -46,6 +51,17 @@ def build_optimizer(
     if config.parallel.overlap_param_gather:
         transformer.param_sync_func = _one_or_all([chunk.start_param_sync for chunk in chunks])
     return optimizer
+
+
+@contextmanager
+def _torchs_adam() -> Iterator[None]:
+    """Made in place of that of Transformer Engine or Apex, where one is installed."""
+    patches = Patches()
+    patches.set(megatron_optimizers, "USING_PYTORCH_OPTIMIZER", True)
+    try:
+        yield
+    finally:
+        patches.restore()
 
 
 def _megatron_optimizer(options: MegatronOptimizerConfig, chunks: list[DistributedDataParallel]) -> Any:
@@ -88,7 +104,7 @@ def _move_to_the_host(part: Any, fraction: float) -> None:
     if not isinstance(part.optimizer, torch.optim.AdamW):
         raise UsageError(
             f"--optimizer-cpu-offload holds the state of torch's AdamW, not of {type(part.optimizer).__name__}: leave "
-            "it out, or train where neither Transformer Engine nor Apex is installed"
+            "it out"
         )
     part.optimizer = HostAdam(part.optimizer.param_groups, fraction)
 
