@@ -23,7 +23,6 @@ from megatronapp.core.scope.frame import unpack
 from megatronapp.core.scope.results import of_frame
 from megatronapp.core.trace.values import Progress
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
-from megatronapp.trainer.plugins.dpp.trial import STOCK
 from megatronapp.trainer.plugins.fbd import FbdPlugin
 from megatronapp.trainer.plugins.fbd.plan import APART
 from megatronapp.trainer.plugins.fbd.roles import Role
@@ -41,7 +40,7 @@ from tests.support.families import flags_of, sentences
 from tests.support.forked import run_forked
 from tests.support.plain_forward import plain_forward
 from tests.support.training import TINY, train
-from tests.support.varied_orders import TRIAL_KINDS, TRIAL_STEPS, Counting, Trained, trained
+from tests.support.varied_orders import TRIAL_STEPS, Counting, Trained, trained
 
 pytest.importorskip("transformer_engine", reason="Transformer Engine is not installed")
 pytestmark = [
@@ -124,7 +123,6 @@ def test_attention_of_each_backend_learns_alike(backend: str) -> None:
 
     [(found, used)] = run_forked(1, _losses_and_backend, f"{flags} {THEIRS} --attention-backend {backend}")
 
-    print(backend, used, found[-1])
     assert found == pytest.approx(losses(flags), rel=5e-2)
     assert used == {"fused" if backend == "auto" else backend}
 
@@ -133,7 +131,6 @@ def _losses_and_backend(flags: str) -> tuple[list[float], set[str]]:
     from transformer_engine.pytorch.attention.dot_product_attention import dot_product_attention as of_theirs
 
     found, chosen = _losses(flags), of_theirs._attention_backends
-    print({key: str(value)[:100] for key, value in chosen.items()})
     return found, {name for name in ("flash", "fused", "unfused") if chosen.get(f"use_{name}_attention")}
 
 
@@ -278,9 +275,9 @@ def names(impl: str, folder: Path) -> set[str]:
 
 
 @cache
-def run(flags: str, *plugins: type, steps: int = TRIAL_STEPS) -> list[Trained]:
+def run(flags: str, *plugins: type) -> list[Trained]:
     model = f"{TINY} --num-layers 8 {WIDE} {DETERMINISTIC} {THEIRS}"
-    found: list[Trained] = WORLDS.call(2, partial(trained, model=model, steps=steps), flags, *plugins)
+    found: list[Trained] = WORLDS.call(2, partial(trained, model=model, steps=TRIAL_STEPS), flags, *plugins)
     return found
 
 
@@ -310,26 +307,24 @@ def test_with_w_put_off_gradients_are_bitwise_stocks(layout: str, policy: str, m
 
 @needs(2)
 @pytest.mark.parametrize("more", ["", "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"])
-def test_auto_tries_all_in_turns_and_changes_no_bit(more: str) -> None:
+def test_auto_leaves_w_in_b_and_changes_no_bit(more: str) -> None:
     stock = run(f"{TWO_CHUNKS} {more}")
 
     auto = run(f"{TWO_CHUNKS} {more} --use-dpp", Counting)
 
     assert [each.gradients for each in auto] == [each.gradients for each in stock]
     assert auto[-1].losses == stock[-1].losses
-    puts_off = [[any(each.kind is Kind.WGRAD for each in order) for order in rank.orders] for rank in auto]
-    assert puts_off == [[kind != STOCK for kind in TRIAL_KINDS] * 2] * 2
+    assert all(not any(each.kind is Kind.WGRAD for each in order) for rank in auto for order in rank.orders)
 
 
 @needs(2)
-@pytest.mark.parametrize(("recipe", "tolerance"), [("tensorwise", 0.0), ("delayed", 0.05)])
-def test_in_8_bits_with_w_put_off_it_learns_as_stock_does(recipe: str, tolerance: float) -> None:
+@pytest.mark.parametrize("recipe", ["tensorwise", "delayed"])
+def test_in_8_bits_with_w_put_off_losses_are_bitwise_stocks(recipe: str) -> None:
     flags = f"{TWO_CHUNKS} --fp8-format hybrid --fp8-recipe {recipe}"
 
     stock, chosen = run(flags), run(f"{flags} --use-dpp --dpp-policy interleaved-zb", Counting)
 
-    print(json.dumps({"recipe": recipe, "stock": stock[-1].losses, "dpp": chosen[-1].losses}))
-    assert chosen[-1].losses == pytest.approx(stock[-1].losses, abs=tolerance)
+    assert chosen[-1].losses == stock[-1].losses
     assert len(set(stock[-1].losses)) == TRIAL_STEPS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import sys
@@ -92,7 +93,7 @@ def test_scales_of_8_bit_training_are_loaded(recipes: None, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("inner", [False, True])
-def test_nothing_that_a_checkpoint_brings_is_run(inner: bool, tmp_path: Path) -> None:
+def test_nothing_in_an_extra_state_is_run(inner: bool, tmp_path: Path) -> None:
     made = tmp_path / "made"
     hostile: Any = Runs(made)
     if inner:
@@ -105,6 +106,19 @@ def test_nothing_that_a_checkpoint_brings_is_run(inner: bool, tmp_path: Path) ->
     assert not made.exists()
 
 
+def test_one_of_a_grouped_layers_products_is_no_way_in(tmp_path: Path) -> None:
+    hostile = state({"scale_fwd": Runs(tmp_path / "made")})
+    hostile["_extra_state1"] = hostile.pop("_extra_state")
+
+    with pytest.raises(DataError, match="_extra_state1 in iter_0000010 can't be read"):
+        load_into(Scaled(2, 2), hostile, FOLDER)
+
+
+def test_an_extra_state_of_another_form_is_refused() -> None:
+    with pytest.raises(DataError, match="can't be read: it is a BytesIO"):
+        load_into(Scaled(2, 2), {**state({}), "_extra_state": io.BytesIO(b"pickle")}, FOLDER)
+
+
 def test_a_layer_whose_checkpoint_has_no_extra_state_is_loaded() -> None:
     layer, saved = Scaled(2, 2), torch.nn.Linear(2, 2).state_dict()
 
@@ -114,5 +128,5 @@ def test_a_layer_whose_checkpoint_has_no_extra_state_is_loaded() -> None:
 
 
 def test_weights_that_are_missing_are_told() -> None:
-    with pytest.raises(RuntimeError, match="bias in one of iter_0000010 and the model alone"):
+    with pytest.raises(RuntimeError, match="iter_0000010 and the model do not both have bias"):
         load_into(Scaled(2, 2), {"weight": torch.zeros(2, 2)}, FOLDER)

@@ -118,9 +118,9 @@ def test_flags_of_8_bit_training_reach_megatron_core_where_transformer_engine_is
     ("flags", "said"),
     [
         ("--attention-backend flash", "needs the package flash-attn: install it, or take --attention-backend auto"),
-        (f"{FP8} --seq-length 100", "multiples of 16, and --micro-batch-size times --seq-length of a rank are 200"),
-        (f"{FP8} --hidden-size 72", "and --hidden-size of a rank are 72: change the sizes, or leave --fp8-format out"),
-        (f"{FP8} --ffn-hidden-size 72", "and --ffn-hidden-size of a rank are 72"),
+        (f"{FP8} --seq-length 100", "multiples of 16, and --micro-batch-size times --seq-length is 200 on a rank"),
+        (f"{FP8} --hidden-size 72", "and --hidden-size is 72 on a rank: change it, or leave --fp8-format out"),
+        (f"{FP8} --ffn-hidden-size 72", "and --ffn-hidden-size is 72 on a rank"),
     ],
 )
 def test_what_transformer_engine_can_not_do_is_refused_in_one_line(

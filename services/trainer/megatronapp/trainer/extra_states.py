@@ -23,7 +23,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatronapp.core.errors import DataError
 from megatronapp.trainer.torch_dist import read_metadata
 
-SUFFIX = "_extra_state"
+EXTRA_STATE = "_extra_state"
 ALLOWS_PICKLES = "NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE"
 RECIPES = "transformer_engine.common.recipe"
 _BUILT = {
@@ -38,7 +38,7 @@ def leave_out_unsaved(chunks: Iterable[dict[str, Any]], checkpoint: Path) -> Non
     saved = read_metadata(checkpoint).state_dict_metadata
     for chunk in chunks:
         for name, value in list(chunk.items()):
-            if isinstance(value, ShardedObject) and name.endswith(SUFFIX) and value.unique_key not in saved:
+            if isinstance(value, ShardedObject) and _is_extra(name) and value.unique_key not in saved:
                 del chunk[name]
 
 
@@ -46,12 +46,17 @@ def load_into(chunk: torch.nn.Module, state: Mapping[str, Any], checkpoint: Path
     """A chunk's weights, and the extra states that it has. Raises DataError for a pickle that holds something else, and
     RuntimeError, as torch does, for weights that do not fit."""
     for name, value in state.items():
-        if name.endswith(SUFFIX):
+        if _is_extra(name):
             _check(name, value, checkpoint)
     with _pickles_allowed():
         found = chunk.load_state_dict(state, strict=False)
-    if wrong := [name for name in (*found.missing_keys, *found.unexpected_keys) if not name.endswith(SUFFIX)]:
-        raise RuntimeError(f"{', '.join(wrong)} in one of {checkpoint} and the model alone")
+    if wrong := [name for name in (*found.missing_keys, *found.unexpected_keys) if not _is_extra(name)]:
+        raise RuntimeError(f"{checkpoint} and the model do not both have {', '.join(wrong)}")
+
+
+def _is_extra(name: str) -> bool:
+    """Grouped layers have one for each of their products: `_extra_state1`."""
+    return name.rpartition(".")[2].startswith(EXTRA_STATE)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -72,7 +77,11 @@ def _storage(data: bytes) -> Any:
 
 
 def _check(name: str, value: Any, checkpoint: Path) -> None:
-    if not isinstance(value, torch.Tensor) or value.numel() == 0:
+    if value is None:
+        return
+    if not isinstance(value, torch.Tensor):  # what an older Transformer Engine wrote, and would be run
+        raise DataError(f"{name} in {checkpoint} can't be read: it is a {type(value).__name__}")
+    if value.numel() == 0:
         return
     try:
         _Unpickler(io.BytesIO(value.cpu().numpy().tobytes())).load()

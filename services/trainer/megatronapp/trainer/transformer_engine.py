@@ -73,16 +73,16 @@ def _check_fp8_sizes(config: TrainerConfig, layout: Layout) -> None:
         "--micro-batch-size times --seq-length": tokens,
         "--hidden-size": model.hidden_size,
         "--ffn-hidden-size": ffn_hidden_size(model) // layout.tensor,
-        "queries": queries // layout.tensor,
-        "queries, keys and values": (queries + 2 * keys) // layout.tensor,
+        "the width of queries": queries // layout.tensor,
+        "the width of queries, keys and values": (queries + 2 * keys) // layout.tensor,
     }
     if model.model_type == "t5":
         sizes["--micro-batch-size times --decoder-seq-length"] = layout.micro_batch_size * decoder_length(training)
     for what, size in sizes.items():
         if size % FP8_MULTIPLE:
             raise UsageError(
-                f"--fp8-format {training.fp8_format} takes multiples of {FP8_MULTIPLE}, and {what} of a rank "
-                f"are {size}: change the sizes, or leave --fp8-format out"
+                f"--fp8-format {training.fp8_format} takes multiples of {FP8_MULTIPLE}, and {what} is {size} on a "
+                "rank: change it, or leave --fp8-format out"
             )
 
 

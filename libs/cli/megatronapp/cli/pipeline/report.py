@@ -114,7 +114,7 @@ def plan_text(answer: dict[str, Any]) -> str:
         return "\n".join([*lines, "", "run stock: nothing that fits is faster by more than 0.5 %"])
     said = f"run {chosen['schedule']}: {answer['gain_ratio']:.3f} times as fast as stock"
     flags = " ".join(answer["trainer_flags"])
-    written = f" (--csv {ORDER_FILE} writes it)" if str(ORDER_FILE) in answer["trainer_flags"] else ""
+    written = f" (--csv {ORDER_FILE} writes it)" if ORDER_FILE in answer["trainer_flags"] else ""
     return "\n".join([*lines, "", said, f"in training: {flags}{written}"])
 
 

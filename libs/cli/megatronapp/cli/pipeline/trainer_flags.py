@@ -6,7 +6,7 @@ from pathlib import Path
 
 from megatronapp.core.pipeline.simulator.planning import Candidate
 
-ORDER_FILE = Path("FILE.csv")
+ORDER_FILE = "FILE.csv"
 """Stands in a flag for the one that --csv writes."""
 
 

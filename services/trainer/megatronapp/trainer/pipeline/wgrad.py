@@ -33,13 +33,14 @@ class DeferredWgrad:
         self._pending: defaultdict[int, dict[int, deque[tuple[int, Wgrad]]]] = defaultdict(dict)
         """By chunk and weight (its id): (microbatch, W)."""
         self._own: list[_OwnLayers] = []
-        """By chunk."""
+        """By chunk; none where no layer does so."""
         self._active = False
         self._backward: tuple[int, int] | None = None
 
     def install(self, chunks: Sequence[torch.nn.Module]) -> None:
         route_linears(chunks, self)
-        self._own = [_OwnLayers(chunk) for chunk in chunks]
+        own = [_OwnLayers(chunk) for chunk in chunks]
+        self._own = own if any(each.layers for each in own) else []
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -103,7 +103,7 @@ class DppPlugin(Plugin):
         if policies.layout.split:
             _refuse_what_is_not_split(args)
         if _of_transformer_engine(args) and not policies.layout.split and preparation.environment.rank == 0:
-            log.info("dpp_transformer_engine", wgrad=WHOLE, since=_why_whole(args))
+            log.info("dpp_transformer_engine", wgrad=WHOLE, since=_why_whole(args) or "--dpp-order")
         if args.dpp_order is not None and args.dpp_policy != REPLAY and preparation.environment.rank == 0:
             refuse_unwritable(args.dpp_order)
         lane = "" if args.dpp_transport == LANES[0] else args.dpp_transport
@@ -214,7 +214,7 @@ def _refuse_without_switch(args: argparse.Namespace) -> None:
 
 def _whole(args: argparse.Namespace) -> dict[str, bool]:
     """What there is in a run that leaves every W in its B. Transformer Engine's layers put off all of it or none: W
-    hides no collective then, and what is recomputed for it would be held."""
+    hides no collective then, and what is recomputed for it would be held. AUTO's trial has not run with them yet."""
     theirs = _of_transformer_engine(args)
     return {
         "--dpp-no-split": args.dpp_no_split,
@@ -222,6 +222,7 @@ def _whole(args: argparse.Namespace) -> dict[str, bool]:
         f"{THEIRS} and --tensor-model-parallel-size": theirs and args.tensor_model_parallel_size > 1,
         f"{THEIRS} and --recompute-granularity": theirs and args.recompute_granularity is not None,
         f"{THEIRS} before its version 2.3": theirs and not puts_off_wgrad(),
+        f"{THEIRS} and --dpp-policy {AUTO}": theirs and args.dpp_policy == AUTO,
     }
 
 
