@@ -34,7 +34,7 @@ from megatronapp.core.pipeline.operations import Kind
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.core.trace.message_id import Direction
-from megatronapp.trainer.pipeline.native import NativeTransport
+from megatronapp.trainer.pipeline.native import NativeTransport, rdma_module
 from megatronapp.trainer.pipeline.port import Message
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
@@ -93,20 +93,24 @@ class CaseRecord:
     losses: dict[str, float] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
     """Of the device's memory, all that is used."""
+    pool_bytes: dict[str, int] = field(default_factory=dict)
+    """Of them, what the engine has to receive into."""
     peaks: dict[str, float] = field(default_factory=dict)
     dispatch_seconds: list[float] = field(default_factory=list)
     launch_ms: dict[tuple[Kind, int], float] = field(default_factory=dict)
     """Of the host, by kind and chunk, as the pace knows it."""
     padded: list[float] = field(default_factory=list)
     """What spinning took, of what was wanted."""
+    late_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """By how much later than was drawn late messages were handed over."""
     gaps: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """By step the ms in which the device had no pass: in short gaps, as a late host leaves them, and in long ones."""
 
     def plain(self) -> dict[str, Any]:
         """That can be sent: of times their medians."""
         passes = {mode: {key: median(of) for key, of in times.items()} for mode, times in self.passes.items()}
-        own = {"spans": dict(self.spans), "passes": passes, "results": dict(self.results), "gaps": dict(self.gaps)}
-        return {**self.__dict__, **own}
+        own = {name: dict(getattr(self, name)) for name in ("spans", "results", "gaps", "late_ms")}
+        return {**self.__dict__, **own, "passes": passes}
 
 
 class DevicePipeline(DppPlugin):
@@ -129,6 +133,7 @@ class DevicePipeline(DppPlugin):
         self._wgrad = _TimedWgrad(self)
         assert isinstance(self._pipeline.transport, NativeTransport)
         self._pipeline.transport.late_seconds = self._late_seconds
+        self._late = _LateMessages(self._pipeline.transport, self._clock)
         self._draws = Draws(self._layout)
         self._orders = {mode: orders_of(mode, self._layout) for mode in (DYNAMIC, PLANNED, *HINTED)}
         self._number = 0
@@ -218,7 +223,10 @@ class DevicePipeline(DppPlugin):
             stage, there = (self._stage - 1) % layout.stages, chunk
         kind = Kind.FORWARD if direction is Direction.FORWARD else Kind.BACKWARD
         late = self._draws.late(step.case, step.seed)[stage, kind, there, microbatch % layout.microbatches]
-        return float(late) / 1e9
+        seconds = float(late) / 1e9
+        if seconds:
+            self._late.made(message, seconds)
+        return seconds
 
     # ---- what was seen
 
@@ -234,11 +242,13 @@ class DevicePipeline(DppPlugin):
         if wanted:
             seen.padded.append(spun / wanted)
             self._too_long *= spun / wanted
+        seen.late_ms[mode] += self._late.later_ms()
         seen.results[mode].add(digest(outputs, chunks if step.settles else ()))
         if outputs:
             total, count = torch.stack(outputs).double().sum(0).flatten()[:2].tolist()
             seen.losses[mode] = total / count
         seen.bytes[mode] = max(seen.bytes.get(mode, 0), used_bytes(self._device))
+        seen.pool_bytes[mode] = max(seen.pool_bytes.get(mode, 0), rdma_module().pool_bytes())
         if mode != STOCK:
             seen.peaks[mode] = max(seen.peaks.get(mode, 0.0), self._made.peak)
             if mode not in ORDERED:
@@ -262,6 +272,31 @@ class DevicePipeline(DppPlugin):
             row = described(case, self._layout, ranks, Predicted(self._layout, self._draws, ranks))
             self.rows.append({"what": f"{case.name}, {self.what}", "device": device_name(self._device)} | row)
             print(json.dumps(self.rows[-1]), flush=True)
+
+
+class _LateMessages:
+    """When the device had made what is sent late, and when it was handed over by the thread that does so."""
+
+    def __init__(self, transport: NativeTransport, clock: Clock) -> None:
+        self._transport, self._clock = transport, clock
+        self._made: dict[Any, tuple[float, Any]] = {}
+        self._handed_over: list[tuple[float, Any, Any]] = []
+        self._isend = transport.engine.isend
+        transport.engine.isend = self._send  # type: ignore[method-assign, assignment]
+
+    def made(self, message: Message, seconds: float) -> None:
+        """It will be, by what the current stream holds."""
+        self._made[message.peer, self._transport.tag(message)] = seconds, self._clock.now()
+
+    def _send(self, tensor: torch.Tensor, peer: int, tag: Any, **more: Any) -> Any:
+        if (made := self._made.pop((peer, tag), None)) is not None:
+            self._handed_over.append((*made, self._clock.now()))
+        return self._isend(tensor, peer, tag, **more)
+
+    def later_ms(self) -> list[float]:
+        """Of each since the last call."""
+        handed_over, self._handed_over = self._handed_over, []
+        return [(self._clock.seconds(made, sent) - wanted) * 1e3 for wanted, made, sent in handed_over]
 
 
 class _TimedWgrad(DeferredWgrad):

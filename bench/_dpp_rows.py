@@ -54,7 +54,11 @@ def described(case: Case, layout: Layout, ranks: list[dict[str, Any]], predicted
         "forward_dgrad_wgrad_ms": [round(each, 3) for each in passes],
         "stock_forward_backward_ms": [round(each, 3) for each in predicted.mean_ms(STOCK)[:2]],
         "spun_of_wanted": _quartiles([each for rank in ranks for each in rank["padded"]]),
+        "late_messages_later_ms": {
+            mode: _quartiles([each for rank in ranks for each in rank["late_ms"].get(mode, ())]) for mode in seconds
+        },
         "device_gib": {mode: [round(rank["bytes"][mode] / 2**30, 2) for rank in ranks] for mode in seconds},
+        "pool_mib": {mode: [rank["pool_bytes"][mode] >> 20 for rank in ranks] for mode in seconds},
         "memory_over_stock": round(memory - 1, 4),
         "launch_ms": [
             {f"{kind.letter}{chunk}": round(ms, 3) for (kind, chunk), ms in rank["launch_ms"].items()} for rank in ranks

@@ -87,6 +87,7 @@ PREDICTION_ERROR_LIMIT = 0.05
 DISPATCH_LIMIT_MICROSECONDS = 100
 OPERATION_MS, MICROBATCHES = 20.0, 16
 TRANSFER_RATIO = 2.4
+GPU_CASES = dict(zip(("quiet", "jitter", "length", "late"), CASES, strict=True))
 SHORT = 1024
 """Tokens of a sequence on GPUs: megatron-core's own attention writes its scores to memory."""
 
@@ -109,6 +110,9 @@ def main() -> int:
     gpu.add_argument("--ranks", type=int, help="pipeline stages (default: all GPUs)")
     gpu.add_argument("--layers-per-chunk", type=int, default=2)
     gpu.add_argument("--micro-batch-size", type=int, default=2)
+    gpu.add_argument(
+        "--cases", nargs="+", choices=tuple(GPU_CASES), default=tuple(GPU_CASES), help="beside the quiet one"
+    )
     gpu.add_argument("--rounds", type=int, default=2, help="blocks of each mode and case (default %(default)s)")
     gpu.add_argument("--block", type=int, default=4, help="counted steps of a block (default %(default)s)")
     gpu.add_argument("--replay", action="store_true", help="also the static replay of the quiet machine's order")
@@ -161,7 +165,8 @@ def _on_gpus(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         f"{' '.join(options.flags)}"
     )
     what = f"{options.preset} of {layers} layers, {ranks} ranks × {chunks} chunks, {microbatches} microbatches"
-    planned = _dpp_devices.plan(CASES, options.rounds, options.block, replay=options.replay)
+    cases = [case for name, case in GPU_CASES.items() if name == "quiet" or name in options.cases]
+    planned = _dpp_devices.plan(cases, options.rounds, options.block, replay=options.replay)
     try:
         rows = run_forked(
             ranks, _dpp_devices.run_planned, flags, planned, what, options.limit_seconds,

@@ -40,7 +40,7 @@ from tests.support.families import flags_of, sentences
 from tests.support.forked import run_forked
 from tests.support.plain_forward import plain_forward
 from tests.support.training import TINY, train
-from tests.support.varied_orders import TRIAL_STEPS, Counting, Trained, trained
+from tests.support.varied_orders import STOCK, TRIAL_KINDS, TRIAL_STEPS, Counting, Trained, trained
 
 pytest.importorskip("transformer_engine", reason="Transformer Engine is not installed")
 pytestmark = [
@@ -307,14 +307,15 @@ def test_with_w_put_off_gradients_are_bitwise_stocks(layout: str, policy: str, m
 
 @needs(2)
 @pytest.mark.parametrize("more", ["", "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"])
-def test_auto_leaves_w_in_b_and_changes_no_bit(more: str) -> None:
+def test_auto_tries_all_in_turns_and_changes_no_bit(more: str) -> None:
     stock = run(f"{TWO_CHUNKS} {more}")
 
     auto = run(f"{TWO_CHUNKS} {more} --use-dpp", Counting)
 
     assert [each.gradients for each in auto] == [each.gradients for each in stock]
     assert auto[-1].losses == stock[-1].losses
-    assert all(not any(each.kind is Kind.WGRAD for each in order) for rank in auto for order in rank.orders)
+    puts_off = [[any(each.kind is Kind.WGRAD for each in order) for order in rank.orders] for rank in auto]
+    assert puts_off == [[kind != STOCK for kind in TRIAL_KINDS] * 2] * 2
 
 
 @needs(2)

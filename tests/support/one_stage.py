@@ -48,6 +48,7 @@ def step_parts(
         param_sync_func=None,
         grad_sync_func=None,
         variable_seq_lengths=False,
+        deallocate_pipeline_outputs=True,
         pipeline_dtype=torch.float32,
     )
     return {

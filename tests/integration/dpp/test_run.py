@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import pytest
 import torch
+from megatron.core.pipeline_parallel import schedules
 from megatron.core.utils import get_model_config
 
 from megatronapp.cli.pipeline.recordings import rank_files, read_recording
@@ -75,6 +76,27 @@ def test_layers_that_put_off_their_own_wgrad_train_as_stock_does(more: str) -> N
     assert [[bool(order) for order in each.orders] for each in auto] == [
         [kind != STOCK for kind in TRIAL_KINDS] * 2
     ] * 2
+
+
+@pytest.mark.parametrize("stages", [TWO, "--pipeline-model-parallel-size 2"])
+def test_an_output_that_was_sent_keeps_no_memory_until_its_backward_pass(stages: str) -> None:
+    ranks = run_forked(2, elements_of_outputs, f"{stages} --use-dpp --dpp-policy interleaved")
+
+    assert [set(each) for each in ranks] == [{1}, {1}]  # the last one's are losses
+
+
+def elements_of_outputs(flags: str) -> list[int]:
+    """What was left of each when its backward pass began."""
+    elements = []
+    backward_step = schedules.backward_step
+
+    def counted(activation: Any, output: torch.Tensor, *args: Any) -> Any:
+        elements.append(output.untyped_storage().nbytes() // output.itemsize)
+        return backward_step(activation, output, *args)
+
+    schedules.backward_step = counted
+    trained(flags, DppPlugin, steps=1)
+    return elements
 
 
 def test_a_trace_tells_the_order_of_each_stage(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ from megatronapp.trainer.pipeline.schedule import process_groups
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 
 REFUSED = (
-    "deallocate_pipeline_outputs",  # outputs are still being sent
     "mtp_num_layers",
     "overlap_moe_expert_parallel_comm",
     "defer_embedding_wgrad_compute",

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -61,6 +61,15 @@ class Incoming:
     """The policy has heard that the first of them has come."""
 
 
+class Kept(NamedTuple):
+    """Of a microbatch that has run forward on a chunk, until it runs backward."""
+
+    activation: torch.Tensor | None
+    output: torch.Tensor
+    """Of which no more than its place in autograd's graph is left, once it was sent."""
+    output_shape: torch.Size
+
+
 @dataclass(kw_only=True)
 class Step:
     """One training step of one stage."""
@@ -95,7 +104,7 @@ class Step:
         self._ranks = dist.get_process_group_ranks(self.messages.group)
         self._incoming = {(kind, c): Incoming() for kind in DIRECTIONS for c in range(self.layout.chunks)}
         self._sources = {lane: self._source(*lane) for lane in self._incoming}
-        self._kept: dict[tuple[int, int], tuple[torch.Tensor | None, torch.Tensor]] = {}
+        self._kept: dict[tuple[int, int], Kept] = {}
         self._runs_ahead = self.pace is not None and self.policy.strict
         self._done = dict.fromkeys(((kind, c) for kind in self.layout.kinds for c in range(self.layout.chunks)), 0)
         self._unreduced = list(range(self.layout.chunks))
@@ -269,8 +278,7 @@ class Step:
             post = self._shapes.incoming(rank, name)
             lane.shapes.append((self._shapes.post([post])[0], post, rank, name))
         else:
-            _, output = self._kept[operation.chunk, operation.microbatch]
-            self._receive(lane, output.shape, rank, name)
+            self._receive(lane, self._kept[operation.chunk, operation.microbatch].output_shape, rank, name)
 
     def _receive(self, lane: Incoming, shape: Sequence[int], rank: int, name: MessageId) -> None:
         tensor = torch.empty(*shape, requires_grad=True, device=self._device, dtype=self.config.pipeline_dtype)
@@ -325,10 +333,11 @@ class Step:
             is_last_stage=following is None,
         )
         self._tokens += tokens
-        self._kept[chunk, microbatch] = activation, output
+        self._kept[chunk, microbatch] = Kept(activation, output, output.shape)
         if following is not None:
             urgency = self._urgency(Kind.FORWARD, following, microbatch)
             self._send_output(output, following[0], self._name(Kind.FORWARD, microbatch, chunk), urgency)
+            schedules.deallocate_output_tensor(output, self.config.deallocate_pipeline_outputs)
 
     def _send_output(self, output: torch.Tensor, stage: int, name: MessageId, urgency: int) -> None:
         rank = self._ranks[stage]
@@ -339,7 +348,7 @@ class Step:
     def _backward(self, operation: Operation) -> None:
         _, chunk, microbatch = operation
         gradient = self._received(operation)
-        activation, output = self._kept.pop((chunk, microbatch))
+        activation, output, _ = self._kept.pop((chunk, microbatch))
         model_type = get_model_type(self.chunks[chunk])
         with self.wgrad.backward_of(chunk, microbatch):
             of_input = schedules.backward_step(activation, output, gradient, model_type, self.config)

@@ -104,8 +104,7 @@ def test_w_is_put_off_where_transformer_engine_can(monkeypatch: pytest.MonkeyPat
     ("flags", "told"),
     [
         ("--dpp-no-split", []),
-        (THEIRS, [f"{THEIRS} and --dpp-policy auto"]),
-        (f"{THEIRS} --dpp-policy interleaved-zb", []),
+        (THEIRS, []),
         (f"{THEIRS} --dpp-no-split", ["--dpp-no-split"]),
         (f"{THEIRS} --tensor-model-parallel-size 2", [f"{THEIRS} and --tensor-model-parallel-size"]),
     ],

@@ -135,7 +135,7 @@ class DppPlugin(Plugin):
         self._began = 0.0
 
     def configure(self, config: TransformerConfig) -> None:
-        config.deallocate_pipeline_outputs = False  # they are still being sent
+        config.deallocate_pipeline_outputs = True  # the engine keeps what is still being sent
         if self._wgrad is not None and self._transformer_engine:
             config.delay_wgrad_compute = True  # megatron-core asks for more where it is a flag, which this needs not
 
@@ -214,7 +214,7 @@ def _refuse_without_switch(args: argparse.Namespace) -> None:
 
 def _whole(args: argparse.Namespace) -> dict[str, bool]:
     """What there is in a run that leaves every W in its B. Transformer Engine's layers put off all of it or none: W
-    hides no collective then, and what is recomputed for it would be held. AUTO's trial has not run with them yet."""
+    hides no collective then, and what is recomputed for it would be held."""
     theirs = _of_transformer_engine(args)
     return {
         "--dpp-no-split": args.dpp_no_split,
@@ -222,7 +222,6 @@ def _whole(args: argparse.Namespace) -> dict[str, bool]:
         f"{THEIRS} and --tensor-model-parallel-size": theirs and args.tensor_model_parallel_size > 1,
         f"{THEIRS} and --recompute-granularity": theirs and args.recompute_granularity is not None,
         f"{THEIRS} before its version 2.3": theirs and not puts_off_wgrad(),
-        f"{THEIRS} and --dpp-policy {AUTO}": theirs and args.dpp_policy == AUTO,
     }
 
 
