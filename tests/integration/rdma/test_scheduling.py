@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -59,6 +60,22 @@ def until(reached: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
+def switches_of_progress_threads(during: Callable[[], None]) -> int:
+    """How often they went to sleep."""
+    before = _switches()
+    during()
+    return _switches() - before
+
+
+def _switches() -> int:
+    threads = [
+        each for each in Path("/proc/self/task").iterdir() if (each / "comm").read_text().strip() == "rdma-progress"
+    ]
+    assert threads
+    words = " ".join((each / "status").read_text() for each in threads).split()
+    return sum(int(words[place + 1]) for place, word in enumerate(words) if word == "voluntary_ctxt_switches:")
+
+
 # ---- what a sender has ready
 
 
@@ -106,6 +123,24 @@ def test_send_whose_receive_is_posted_first_is_never_pending(pair: list[Engine])
         receive.wait(SECONDS)
 
     assert pair[1].probe() == []
+
+
+def test_a_receive_that_no_send_waits_for_wakes_nobody() -> None:
+    with engines("shm") as (sender, receiver):
+        posted = []
+
+        def post() -> None:
+            for number in range(100):
+                posted.append(receiver.irecv(spec(SMALL), 0, Tag(Kind.FORWARD, microbatch=number)))
+                time.sleep(0.001)
+
+        switches = switches_of_progress_threads(post)
+        for number, handle in enumerate(posted):
+            sender.isend(content(SMALL, number), 1, Tag(Kind.FORWARD, microbatch=number))
+            handle.wait(SECONDS)
+
+        assert switches < len(posted) / 4
+        assert all(torch.equal(handle.tensor, content(SMALL, number)) for number, handle in enumerate(posted))
 
 
 def test_probe_waits_for_a_send_and_no_longer_than_its_timeout(pair: list[Engine]) -> None:

@@ -109,6 +109,9 @@ void Engine::post(const OperationPtr& operation, double deadline_seconds) {
         throw std::out_of_range("not connected");
     }
     Peer& peer = *found->second;
+    if (operation->direction == Direction::kSend) {
+        peer.read_readies();
+    }
     operation->id = next_id_++;
     if (aborted_ || peer.lost()) {
         operation->reason = aborted_ ? abort_reason_ : peer.reason();

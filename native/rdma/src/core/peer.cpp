@@ -86,6 +86,12 @@ void Peer::admit(const Operation& operation) {
     }
 }
 
+void Peer::read_readies() {
+    if (!lost() && shm_ != nullptr) {
+        guarded([this] { shm_->read_mail(); });
+    }
+}
+
 void Peer::post(const OperationPtr& operation) {
     admit(*operation);
     const bool sends = operation->direction == Direction::kSend;
@@ -118,8 +124,9 @@ void Peer::expect(const OperationPtr& receive) {
     message.via = receive->via;
     lane_of(*receive).expect(receive, message);
     pending_[receive->id] = receive;
+    const bool awaited = peer_send_order_.count(receive->tag) != 0;
     drop_pending_send(receive->tag);
-    tell(message);
+    tell(message, awaited || receive->via == Memory::kCuda);  // GPU memory is opened early
 }
 
 void Peer::follow(const OperationPtr& operation, void* stream) {

@@ -69,6 +69,8 @@ public:
     // What the GPU still has to do with ended messages goes on without it.
     ~Peer() override;
 
+    // What receivers are ready for, of whom some did not wake this rank: before a send is posted.
+    void read_readies();
     // Throws std::invalid_argument for a tag that was used, std::runtime_error for memory that no lane can move.
     void post(const OperationPtr& operation);
     // `operation->cancel` and its status tell what became of it, perhaps later.
@@ -112,6 +114,7 @@ public:
     void on_control(const Message& message) override;
 
 private:
+    void tell(const Message& message, bool urgent);
     Lane& host_lane();
     Lane& lane_of(const Operation& operation);
     Memory lane_memory(const Operation& operation) const;

@@ -2,7 +2,9 @@
 //
 // A receiver tells that it is ready (kReady); the sender matches that with its send, queues the send, and gives it to the
 // lane of the receiver's choice once there is room (Limits::in_flight_bytes). A send for which nobody is ready is announced,
-// so that the receiver can see it. A matched send that its lane can still stop is as if it never was: the receiver's
+// so that the receiver can see it. Through shared memory a sender is woken for a receiver that is ready in host memory only
+// where it has announced its send: else it reads that when it posts it. Where both cross, the receiver wakes it as it reads the
+// announcement. A matched send that its lane can still stop is as if it never was: the receiver's
 // message is kept for another send, or the send for another receive, whichever end wanted to take its own back.
 //
 // Only the sender decides, so that both ends agree: a receiver asks (kCancel) and is answered (kCancelled, or
@@ -204,9 +206,11 @@ OperationPtr Peer::matched_with(std::uint64_t receive) const {
 
 // ---- messages of the cores
 
-void Peer::tell(const Message& message) {
+void Peer::tell(const Message& message) { tell(message, true); }
+
+void Peer::tell(const Message& message, bool urgent) {
     if (shm_ != nullptr) {
-        shm_->post(message);
+        shm_->post(message, urgent);
     } else {
         wire_.post(message);
     }
@@ -287,13 +291,13 @@ void Peer::refused(const Message& message) {
     }
 }
 
-// What crosses a receive that was posted meanwhile is no news.
+// What crosses a receive that was posted meanwhile is no news, but the sender may sleep, and is to look who is ready.
 void Peer::send_pending(const Message& message) {
     if (!known(message.what) || peer_sends_.size() >= kMaxUnmatched) {
         return wire_.close("it does not keep to the protocol");
     }
     if (received_.used(message.tag) || peer_send_order_.count(message.tag) != 0) {
-        return;
+        return shm_ != nullptr ? ring_doorbell() : void();
     }
     peer_send_order_[message.tag] = ++peer_sends_count_;
     peer_sends_[peer_sends_count_] = PendingSend{rank_, message.tag, message.what, common::now_ns()};

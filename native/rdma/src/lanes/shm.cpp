@@ -16,8 +16,9 @@ constexpr int kChunksAtOnce = 2;  // between two looks at everything else
 
 }  // namespace
 
-void ShmLane::post(const Message& message) {
+void ShmLane::post(const Message& message, bool urgent) {
     outbox_.push_back(message);
+    urgent_ |= urgent;
     flush_mail();
 }
 
@@ -33,25 +34,25 @@ bool ShmLane::flush_mail() {
         out_->mail.head.store(head + 1, kRelease);
         moved = true;
     }
-    if (moved) {
+    if (moved && urgent_) {
         core_.ring_doorbell();
+        urgent_ = !outbox_.empty();
     }
     return moved;
 }
 
 bool ShmLane::read_mail() {
     const std::uint64_t head = in_->mail.head.load(kAcquire);
-    std::uint64_t tail = in_->mail.tail.load(kRelaxed);
-    if (tail == head) {
+    const std::uint64_t first = in_->mail.tail.load(kRelaxed);
+    if (first == head) {
         return false;
     }
-    const bool was_full = head - tail == kMailSlots;
-    for (; tail != head; ++tail) {
+    for (std::uint64_t tail = first; tail != head; ++tail) {
         const Message message = in_->messages[tail % kMailSlots];
         in_->mail.tail.store(tail + 1, kRelease);
         core_.on_control(message);
     }
-    if (was_full) {
+    if (in_->mail.head.load(kAcquire) - first >= kMailSlots) {
         core_.ring_doorbell();
     }
     return true;
@@ -128,7 +129,9 @@ bool ShmLane::read_chunk() {
         }
     }
     in_->data.tail.store(tail + 1, kRelease);
-    core_.ring_doorbell();
+    if (in_->data.head.load(kAcquire) - tail >= kDataSlots) {
+        core_.ring_doorbell();
+    }
     if (receive != nullptr && corrupt) {
         core_.finished(receive, Status::kCorrupt, "the shared memory holds something else than was sent");
     } else if (receive != nullptr && chunk.last != 0) {

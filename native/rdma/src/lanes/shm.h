@@ -4,7 +4,9 @@
 // A ring has one writer and one reader. The writer fills a slot, then moves the head; the reader sees it, copies, and
 // moves the tail. Nobody waits inside: a full ring leaves the message in the sender's queue until the next poll.
 // Cursors are stored and read in one order for all (seq_cst): a head that was moved must be seen before "the reader
-// sleeps" is read, or nobody rings.
+// sleeps" is read, or nobody rings. A writer that waits for room is rung for alone, so that a reader that has moved the
+// tail looks whether the ring was full until then; and a reader in whose mail is nothing that anybody waits for is not
+// woken for it.
 #pragma once
 
 #include <array>
@@ -27,12 +29,12 @@ public:
     bool progress() override;
     Stop stop(const OperationPtr& send) override;
 
-    // A message of the core, in order.
-    void post(const Message& message);
+    // A message of the core, in order. Not `urgent`: a peer that sleeps need not be woken for it.
+    void post(const Message& message, bool urgent);
+    bool read_mail();
 
 private:
     bool flush_mail();
-    bool read_mail();
     bool write_chunk();
     bool read_chunk();
     void learn_cost(std::size_t slot);
@@ -43,6 +45,7 @@ private:
     bool checksum_;
     std::size_t most_bytes_;  // of one chunk
     std::deque<Message> outbox_;
+    bool urgent_ = false;  // something in it is, or was
     SendQueue sending_;
     // What was written into each slot last, until it is known how long its reading took.
     struct Written {
