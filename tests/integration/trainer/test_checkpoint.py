@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from megatronapp.core.errors import DataError, NotFoundError, TrainingError, Usa
 from megatronapp.trainer import checkpoint_folder, launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.checkpoint_folder import Claim
 from tests.support.forked import RankFailedError, run_forked
+from tests.support.fused_adam import take_transformer_engines_adam
 from tests.support.training import TINY, train
 
 EXPERTS = "--num-experts 4 --disable-bias-linear"
@@ -138,6 +140,38 @@ def test_a_checkpoint_loads_with_and_without_the_distributed_optimizer(
     assert found == pytest.approx(
         losses(f"--train-iters 6 {saved}", world_size)[3:], rel=1e-5 if "16" not in now else 2e-3
     )
+
+
+ADAMS = {"torch": "", "Transformer Engine": "", "torch beside Transformer Engine": "--optimizer-cpu-offload"}
+DISTRIBUTED = "--bf16 --use-distributed-optimizer"
+
+
+@pytest.mark.parametrize(("saved", "now"), [pair for pair in product(ADAMS, ADAMS) if set(pair) != {"torch"}])
+@pytest.mark.parametrize(
+    ("flags", "other_flags"),
+    [
+        ("", ""),
+        (DISTRIBUTED, DISTRIBUTED),
+        *(
+            pytest.param(*flags, marks=pytest.mark.long)
+            for flags in [("--bf16", "--bf16"), ("--bf16", DISTRIBUTED), (EXPERTS, EXPERTS)]
+        ),
+    ],
+)
+def test_a_checkpoint_of_one_adam_goes_on_with_another(
+    saved: str, now: str, flags: str, other_flags: str, tmp_path: Path
+) -> None:
+    run_forked(1, losses_with, saved, f"--train-iters 3 {flags} --save {tmp_path}")
+
+    found = run_forked(1, losses_with, now, f"--train-iters 6 {other_flags} --save {tmp_path}")[0]
+
+    assert found == pytest.approx(uninterrupted(flags, 1, 6)[3:], rel=1e-5 if "16" not in flags else 2e-3)
+
+
+def losses_with(adam: str, flags: str) -> list[float]:
+    if adam != "torch":
+        take_transformer_engines_adam()
+    return train(f"{TINY} {flags} {ADAMS[adam]}").losses
 
 
 GROUPED = "--moe-grouped-gemm --expert-model-parallel-size 2 --use-distributed-optimizer"

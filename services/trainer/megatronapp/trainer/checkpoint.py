@@ -19,13 +19,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.logging import get_logger
-from megatronapp.trainer import extra_states, optimizer_crossing, random_states
+from megatronapp.trainer import adam_steps, extra_states, optimizer_crossing, random_states
 from megatronapp.trainer.checkpoint_folder import RECIPE, Claim, folder_name, prepare, prune, publish, read_recipe
 from megatronapp.trainer.checkpoint_writing import Write, Writing, collect_in_process, failed
 from megatronapp.trainer.config import CheckpointConfig
 from megatronapp.trainer.config_fields import Effect
 from megatronapp.trainer.layout import Layout
-from megatronapp.trainer.optimizer import unshare_steps
 from megatronapp.trainer.padded_buckets import gathered_with_padding
 from megatronapp.trainer.parallel import on_first_rank
 from megatronapp.trainer.recipe import RunRecipe, listed
@@ -196,8 +195,7 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
         weights = _sharded_weights(unwrap_model(state.chunks))
         optimizer_crossing.load(state.optimizer, weights, checkpoint, common)
     elif not without_optimizer:
-        state.optimizer.load_state_dict(loaded["optimizer"])
-        unshare_steps(state.optimizer)
+        _load_optimizer(state.optimizer, loaded["optimizer"], adam_steps.saved_steps(common))
     else:
         state.optimizer.reload_model_params()
     if not weights_only:
@@ -205,6 +203,14 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
         state.step, state.consumed_samples = loaded["step"], loaded["consumed_samples"]
     if not without_random:
         random_states.restore(loaded["random"])
+
+
+def _load_optimizer(optimizer: Any, loaded: Any, steps: int | None) -> None:
+    if steps is not None:
+        adam_steps.make_loadable(optimizer, loaded, steps)
+    optimizer.load_state_dict(loaded)
+    if steps is not None:
+        adam_steps.set_steps(optimizer, steps)
 
 
 def _sharded_state(
@@ -225,6 +231,7 @@ def _sharded_state(
         with gathered_with_padding():
             optimizer = state.optimizer.sharded_state_dict(weights, is_loading=is_loading, metadata=_sharding())
         content["optimizer"] = optimizer
+        content[adam_steps.SAVED] = adam_steps.steps_of(state.optimizer)
     if not without_random:
         content["random"] = _sharded_random_states()
     return content

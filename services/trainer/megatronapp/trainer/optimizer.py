@@ -133,14 +133,6 @@ def _make_loadable(optimizer: Any) -> None:
     optimizer._set_main_param_and_optimizer_states = set_states
 
 
-def unshare_steps(optimizer: Any) -> None:
-    """After a load: megatron-core hands one step tensor to all parameters, and each would count it up."""
-    for part in parts_of(optimizer):
-        for state in part.optimizer.state.values():
-            if torch.is_tensor(state.get("step")):
-                state["step"] = state["step"].clone()
-
-
 def build_scheduler(config: TrainerConfig, optimizer: Any) -> OptimizerParamScheduler:
     """Learning rate and weight decay as functions of the steps done. Raises UsageError on values that contradict."""
     schedule, settings = config.schedule, config.optimizer

@@ -16,6 +16,7 @@ from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_f
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from megatronapp.core.errors import DataError, UsageError
+from megatronapp.trainer import adam_steps
 from megatronapp.trainer.optimizer_parts import parts_of
 from megatronapp.trainer.torch_dist import read_metadata
 
@@ -40,22 +41,22 @@ def load(optimizer: Any, weights: Mapping[str, Any], checkpoint: Path, common: M
     """`weights`: the model's sharded state, `common`: what all ranks load. The model's weights are loaded before; every
     rank calls it. Raises DataError and UsageError."""
     parts = parts_of(optimizer)
-    if not all(isinstance(part.optimizer, torch.optim.Adam) for part in parts):
+    if not all(map(adam_steps.is_adam, parts)):
         raise UsageError(
             f"{checkpoint} was saved with another --use-distributed-optimizer or --expert-model-parallel-size, which "
-            "only torch's Adam can take over: start the same way, or give --no-load-optim"
+            "only an Adam can take over: start the same way, or give --no-load-optim"
         )
     loaded = _read(weights, checkpoint)
-    steps = {float(step) for name in ("step", "common_step") for step in _found(common["optimizer"], name)}
-    if len(steps) != 1:
+    steps = adam_steps.saved_steps(common)
+    if steps is None:
         raise DataError(f"{checkpoint}: its optimizer's number of steps is not known: give --no-load-optim")
-    (step,) = steps
     optimizer.reload_model_params()
     for part in parts:
-        _fill(part, loaded, step)
+        _fill(part, loaded)
         if getattr(part, "grad_scaler", None) is not None:
-            for saved in _found(common["optimizer"], "grad_scaler"):
+            for saved in adam_steps.found_in(common["optimizer"], "grad_scaler"):
                 part.grad_scaler.load_state_dict(saved)
+    adam_steps.set_steps(optimizer, steps)
 
 
 def _read(weights: Mapping[str, Any], checkpoint: Path) -> dict[torch.Tensor, Tensors]:
@@ -81,25 +82,13 @@ def _read(weights: Mapping[str, Any], checkpoint: Path) -> dict[torch.Tensor, Te
     return {parameter: found[str(index)] for index, parameter in enumerate(parameters)}
 
 
-def _found(saved: Any, name: str) -> Iterator[Any]:
-    """All values of that name, wherever they are."""
-    if isinstance(saved, Mapping) and name in saved:
-        yield saved[name]
-    if isinstance(saved, Mapping | list):
-        for each in saved.values() if isinstance(saved, Mapping) else saved:
-            yield from _found(each, name)
-
-
 @torch.no_grad()
-def _fill(part: Any, loaded: Mapping[torch.Tensor, Tensors], step: float) -> None:
+def _fill(part: Any, loaded: Mapping[torch.Tensor, Tensors]) -> None:
     """The optimizer's own tensors, of which each is a parameter of the model or, sharded, a span of one."""
     for parameter, main, cut in _mains(part):
         tensors = loaded[parameter]
         place = part.optimizer.state.get(main, {}).get(MOMENTS[0], main).device  # the host, with HostAdam
-        part.optimizer.state[main] = {
-            "step": torch.tensor(step),
-            **{name: cut(tensors[name]).to(place).clone() for name in MOMENTS},
-        }
+        part.optimizer.state[main] = {name: cut(tensors[name]).to(place).clone() for name in MOMENTS}
         if WEIGHT in tensors:
             main.copy_(cut(tensors[WEIGHT]))
 
