@@ -21,6 +21,7 @@ from megatron.core import parallel_state
 from megatron.core.utils import get_model_config
 
 from megatronapp.core.errors import TrainingError, UsageError
+from megatronapp.core.pipeline import receives
 from megatronapp.core.pipeline.operations import Operation
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
@@ -55,8 +56,8 @@ class DynamicSchedule:
     unless draws are keyed.
     `agreement` is needed where several tensor-, context- or expert-parallel ranks hold a stage. With `wgrad`, which is
     installed in the models, W is an operation of its own. With `places`, of the messages that wait for a link the one
-    that its receiver's hint needs first goes first. Raises UsageError for what it can't run: a transport that
-    needs one order, and REFUSED settings.
+    that its receiver's hint needs first goes first. `receives_ahead`: messages of a lane (core/pipeline/receives.py).
+    Raises UsageError for what it can't run: a transport that needs one order, and REFUSED settings.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class DynamicSchedule:
         agreement: Agreement | None = None,
         wgrad: DeferredWgrad | None = None,
         places: Places | None = None,
+        receives_ahead: int = receives.AHEAD,
     ) -> None:
         self._stock = stock
         self._messages = messages
@@ -74,6 +76,7 @@ class DynamicSchedule:
         self._agreement = agreement
         self._wgrad = wgrad
         self.places = places
+        self._receives_ahead = receives_ahead
         self.durations = Durations()
         self.ran: list[Operation] = []
         self.dispatch_seconds = 0.0
@@ -140,6 +143,7 @@ class DynamicSchedule:
             forward_step=forward_step_func,
             data=data_iterator if isinstance(data_iterator, list) else [data_iterator],
             shape=(sequence, micro_batch_size, config.hidden_size),
+            receives_ahead=self._receives_ahead,
             pace=Pace(_mark, self.durations) if next(chunks[0].parameters()).is_cuda else None,
         )
 

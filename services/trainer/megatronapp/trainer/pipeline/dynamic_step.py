@@ -26,8 +26,6 @@ from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Post, Tr
 from megatronapp.trainer.pipeline.shapes import ShapeMessages, received
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 
-AHEAD = 4
-"""Messages of a lane whose receives are posted before its head has run."""
 WAIT_SECONDS = 0.2
 PATIENCE, LEAST_PATIENCE_SECONDS = 4.0, 60.0
 """A stage that has waited for so many times its longest operation, and so long at least, gives up."""
@@ -91,6 +89,8 @@ class Step:
     data: list[Iterator[Any]]
     shape: tuple[int, ...]
     """Of what is received, unless lengths differ."""
+    receives_ahead: int
+    """Messages of a lane whose receives are posted before its head has run."""
     pace: Pace | None
     """None: choices are not launched ahead of the device, as there is none beside the host. What has an order is not
     paced."""
@@ -262,7 +262,7 @@ class Step:
 
     def _post_until(self, kind: Kind, chunk: int) -> int:
         """Some ahead of the lane's head; of backward only what its forward has been run of."""
-        limit = self._done[kind, chunk] + AHEAD
+        limit = self._done[kind, chunk] + self.receives_ahead
         return limit if kind is Kind.FORWARD else min(limit, self._done[Kind.FORWARD, chunk])
 
     def _post_receive(self, operation: Operation) -> None:

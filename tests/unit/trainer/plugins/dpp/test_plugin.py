@@ -8,10 +8,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from megatronapp.core.errors import UsageError
+from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.orders import all_stages
 from megatronapp.core.pipeline.placement import Layout as Pipeline
 from megatronapp.core.pipeline.placement import Placement as PartPlacement
 from megatronapp.core.pipeline.policy import places_of
+from megatronapp.core.pipeline.receives import AHEAD
 from megatronapp.core.pipeline.schedule_csv import write_csv
 from megatronapp.trainer import arguments
 from megatronapp.trainer.environment import Environment
@@ -140,6 +142,20 @@ def test_an_order_that_stops_for_ever_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"order.csv is an order that stops for ever: stage 0 after .*; stage 1 after"):
         prepared(f"{ASKED} --dpp-policy replay --dpp-order {tmp_path / 'order.csv'}")
+
+
+def test_as_many_receives_are_posted_as_a_recorded_order_asks_for(tmp_path: Path) -> None:
+    """Stage 0 runs all forward passes of its first chunk first, as where all that it waits for comes late."""
+    pipeline = Pipeline(stages=2, chunks=2, microbatches=16)
+    forward, backward = (
+        [[Operation(kind, chunk, i) for i in range(16)] for chunk in (0, 1)] for kind in (Kind.FORWARD, Kind.BACKWARD)
+    )
+    turns = [[each for pair in zip(*lanes, strict=True) for each in pair] for lanes in (forward, backward[::-1])]
+    recorded = [[*forward[0], *forward[1], *backward[1], *backward[0]], turns[0] + turns[1]]
+    (tmp_path / "order.csv").write_text(write_csv(pipeline, recorded))
+
+    assert Policies(pipeline, REPLAY, order=tmp_path / "order.csv").receives_ahead == 8
+    assert Policies(pipeline, AUTO).receives_ahead == AHEAD
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name not in (AUTO, REPLAY)])

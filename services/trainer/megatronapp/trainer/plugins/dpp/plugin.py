@@ -148,7 +148,13 @@ class DppPlugin(Plugin):
 
     def schedule(self, function: ScheduleFunction) -> ScheduleFunction:
         self.dynamic = dynamic = DynamicSchedule(
-            function, self._pipeline, self._policy, self._agreement, self._wgrad, self._policies.places
+            function,
+            self._pipeline,
+            self._policy,
+            self._agreement,
+            self._wgrad,
+            self._policies.places,
+            self._policies.receives_ahead,
         )
 
         def run(**kwargs: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from megatronapp.core.pipeline import caps, orders
 from megatronapp.core.pipeline.orders import Order
 from megatronapp.core.pipeline.placement import Layout, Placement
 from megatronapp.core.pipeline.policy import StagePolicy, places_of
+from megatronapp.core.pipeline.receives import AHEAD, least_ahead
 from megatronapp.core.pipeline.schedule_csv import read_csv
 from megatronapp.core.pipeline.simulator.links import Links, wire
 from megatronapp.core.pipeline.simulator.run import run, strict
@@ -63,6 +65,11 @@ class Policies:
         if stage not in self._places:
             self._places[stage] = places_of(self.layout, self._orders[stage])
         return self._places[stage]
+
+    @cached_property
+    def receives_ahead(self) -> int:
+        """Messages of a lane: as many as a recorded order asks for."""
+        return least_ahead(self.layout, self._orders) if self.name == REPLAY else AHEAD
 
     @property
     def has_plan(self) -> bool:
