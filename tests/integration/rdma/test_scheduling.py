@@ -143,6 +143,18 @@ def test_a_receive_that_no_send_waits_for_wakes_nobody() -> None:
         assert all(torch.equal(handle.tensor, content(SMALL, number)) for number, handle in enumerate(posted))
 
 
+def test_more_receives_than_a_mailbox_holds_are_posted_before_any_send(pair: list[Engine]) -> None:
+    tags = [Tag(Kind.FORWARD, microbatch=number) for number in range(3000)]
+    receives = [pair[1].irecv(spec(SMALL), 0, tag) for tag in tags]
+
+    for number, tag in enumerate(tags):
+        pair[0].isend(content(SMALL, number), 1, tag)
+
+    for number, receive in enumerate(receives):
+        receive.wait(SECONDS)
+        assert torch.equal(receive.tensor, content(SMALL, number))
+
+
 def test_probe_waits_for_a_send_and_no_longer_than_its_timeout(pair: list[Engine]) -> None:
     assert pair[1].probe(timeout=0.05) == []
     threading.Timer(0.1, lambda: pair[0].isend(torch.zeros(1), 1, Tag(2))).start()

@@ -297,7 +297,7 @@ void Peer::send_pending(const Message& message) {
         return wire_.close("it does not keep to the protocol");
     }
     if (received_.used(message.tag) || peer_send_order_.count(message.tag) != 0) {
-        return shm_ != nullptr ? ring_doorbell() : void();
+        return shm_ != nullptr ? shm_->hurry() : void();
     }
     peer_send_order_[message.tag] = ++peer_sends_count_;
     peer_sends_[peer_sends_count_] = PendingSend{rank_, message.tag, message.what, common::now_ns()};

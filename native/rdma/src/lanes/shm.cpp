@@ -22,6 +22,11 @@ void ShmLane::post(const Message& message, bool urgent) {
     flush_mail();
 }
 
+void ShmLane::hurry() {
+    urgent_ = !outbox_.empty();
+    core_.ring_doorbell();
+}
+
 bool ShmLane::flush_mail() {
     bool moved = false;
     while (!outbox_.empty()) {

@@ -32,6 +32,8 @@ public:
     // A message of the core, in order. Not `urgent`: a peer that sleeps need not be woken for it.
     void post(const Message& message, bool urgent);
     bool read_mail();
+    // The peer waits for something that was posted as not urgent.
+    void hurry();
 
 private:
     bool flush_mail();
