@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::size_t kFrameBytes = 1 << 20;   // what is more urgent waits no longer than for this
 constexpr int kUnsentBytes = 1 << 20;           // nor behind more than this in the kernel
+constexpr int kFramesAtOnce = 2;                // of data: a reader that keeps up must not hold the engine's lock
 constexpr std::size_t kBufferBytes = 16 << 10;  // more than that of a payload is read where it belongs
 
 bool again(int number) { return number == EAGAIN || number == EWOULDBLOCK || number == EINTR; }
@@ -123,7 +124,7 @@ void Wire::frame_written() {
 
 bool Wire::write_some() {
     bool moved = false;
-    while (open() && (left_ != 0 || next_frame())) {
+    for (int frames = 0; open() && frames < kFramesAtOnce && (left_ != 0 || next_frame());) {
         const std::size_t header = left_ > payload_ ? left_ - payload_ : 0;
         const std::size_t rest = left_ - header;
         iovec parts[2] = {
@@ -140,6 +141,7 @@ bool Wire::write_some() {
         moved = true;
         left_ -= static_cast<std::size_t>(written);
         if (left_ == 0) {
+            frames += out_.kind == MessageKind::kData;
             frame_written();
         }
     }
