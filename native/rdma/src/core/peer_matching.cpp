@@ -3,9 +3,9 @@
 // A receiver tells that it is ready (kReady); the sender matches that with its send, queues the send, and gives it to the
 // lane of the receiver's choice once there is room (Limits::in_flight_bytes). A send for which nobody is ready is announced,
 // so that the receiver can see it. Through shared memory a sender is woken for a receiver that is ready in host memory only
-// where it has announced its send: else it reads that when it posts it. Where both cross, the receiver wakes it as it reads the
-// announcement. A matched send that its lane can still stop is as if it never was: the receiver's
-// message is kept for another send, or the send for another receive, whichever end wanted to take its own back.
+// where it has announced its send: else it reads that when it posts it. Where both cross, the receiver wakes it as it reads
+// the announcement. A matched send that its lane can still stop is as if it never was: the receiver's message is kept for
+// another send, or the send for another receive, whichever end wanted to take its own back.
 //
 // Only the sender decides, so that both ends agree: a receiver asks (kCancel) and is answered (kCancelled, or
 // kNotCancelled when too late). Where a receiver is ready in GPU memory and the tensor is in host memory, the sender asks it

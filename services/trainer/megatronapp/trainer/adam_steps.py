@@ -61,16 +61,16 @@ def found_in(saved: Any, name: str) -> Iterator[Any]:
             yield from found_in(each, name)
 
 
-def make_loadable(optimizer: Any, loaded: dict[Any, Any], steps: int) -> None:
+def fit_to_adam(optimizer: Any, loaded: dict[Any, Any], steps: int) -> None:
     """Change what is to be loaded into the form that this optimizer's Adam has, whichever Adam saved it."""
     parts = parts_of(optimizer)
     for index, part in enumerate(parts):
         if is_adam(part):
             saved = loaded[index] if len(parts) > 1 else loaded
-            _make_part_loadable(part, saved.get("optimizer", saved), steps)
+            _fit_part(part, saved.get("optimizer", saved), steps)
 
 
-def _make_part_loadable(part: Any, saved: dict[str, Any], steps: int) -> None:
+def _fit_part(part: Any, saved: dict[str, Any], steps: int) -> None:
     by_group = counts_by_group(part.optimizer)
     for group in saved["param_groups"]:
         group.update({name: value for name, value in part.optimizer.defaults.items() if name not in group})

@@ -207,7 +207,7 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
 
 def _load_optimizer(optimizer: Any, loaded: Any, steps: int | None) -> None:
     if steps is not None:
-        adam_steps.make_loadable(optimizer, loaded, steps)
+        adam_steps.fit_to_adam(optimizer, loaded, steps)
     optimizer.load_state_dict(loaded)
     if steps is not None:
         adam_steps.set_steps(optimizer, steps)

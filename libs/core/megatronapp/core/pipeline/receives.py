@@ -10,8 +10,8 @@ activation of its sender's, or of its receiver's.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import count
 
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.orders import Order
@@ -22,8 +22,11 @@ AHEAD = 4
 
 
 def least_ahead(layout: Layout, orders: Sequence[Order]) -> int:
-    """Messages of a lane with which no host waits for ever, AHEAD at least. orders: of all stages, as they are run."""
-    return next(ahead for ahead in count(AHEAD) if _Hosts(layout, ahead).run(orders))
+    """Messages of a lane with which no host waits for ever, AHEAD at least. orders: of all stages, as devices can run
+    them: all messages of a lane are enough then, as a gradient is sent when its receiver has run forward."""
+    return bisect_left(
+        range(max(AHEAD, layout.microbatches)), True, lo=AHEAD, key=lambda ahead: _Hosts(layout, ahead).run(orders)
+    )
 
 
 class _Hosts:
