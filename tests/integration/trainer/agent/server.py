@@ -4,7 +4,7 @@ Modes: ack (acknowledges each message), bundles (and says that it takes them), c
 first), silent (never acknowledges), slow (reads a message each 50 ms), refuse (no token, no stream), lost (as refuse,
 but the first answer is lost), lost-twice, picky (refuses the message with seq 2), choosy (refuses those up to seq 12),
 muddled (refuses as picky does, and does not say after which: twice, as the first answer may be lost with what was being
-sent).
+sent), stops (cancels each stream).
 What it takes goes to FILE, as a trace file.
 """
 
@@ -41,6 +41,8 @@ class Server(trace_pb2_grpc.TraceIngestServicer):
         if self._refusals < LOST.get(self._mode, 0):
             self._refusals += 1
             await context.abort(grpc.StatusCode.INTERNAL, "Internal error from Core")
+        if self._mode == "stops":
+            await context.abort(grpc.StatusCode.CANCELLED)
         if self._mode in ("refuse", *LOST) and ("authorization", "Bearer secret") not in context.invocation_metadata():
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
         if self._mode == "control":

@@ -49,11 +49,8 @@ def connect(free_port: int) -> Iterator[Callable[..., CollectorStream]]:
     loop = StreamLoop()
 
     def make(**options: object) -> CollectorStream:
-        stream = CollectorStream(
-            f"127.0.0.1:{free_port}",
-            hello=lambda: trace_pb2.TraceMessage(hello=trace_pb2.Hello(identity=trace_pb2.Identity(rank=3))),
-            **{"on_control": lambda control: None, "loop": loop, "access": Access(), **options},  # type: ignore[arg-type]
-        )
+        usual = {"hello": hello, "on_control": lambda control: None, "loop": loop, "access": Access()}
+        stream = CollectorStream(f"127.0.0.1:{free_port}", **{**usual, **options})  # type: ignore[arg-type]
         streams.append(stream)
         return stream
 
@@ -61,6 +58,10 @@ def connect(free_port: int) -> Iterator[Callable[..., CollectorStream]]:
     for stream in streams:
         stream.close(0.0)
     loop.close()
+
+
+def hello() -> trace_pb2.TraceMessage:
+    return trace_pb2.TraceMessage(hello=trace_pb2.Hello(identity=trace_pb2.Identity(rank=3)))
 
 
 def summary(step: int) -> trace_pb2.TraceMessage:
@@ -255,6 +256,29 @@ def test_why_a_stream_is_refused_is_told_also_after_another_reason_was(
         return "Internal error from Core" in said and "no token" in said
 
     eventually(both_are_logged)
+
+
+def test_a_collector_that_cancels_its_calls_and_is_gone_is_one_line(
+    start: Start, connect: Callable[..., CollectorStream], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = start("stops")
+    connections = 0
+
+    def counted_hello() -> trace_pb2.TraceMessage:
+        nonlocal connections
+        connections += 1
+        return hello()
+
+    connect(hello=counted_hello)
+    eventually(lambda: connections >= 2)
+
+    server.kill()
+    killed_after = connections
+    eventually(lambda: connections >= killed_after + 3)
+
+    said = capsys.readouterr().out
+    assert said.count("collector_unreachable") == 1
+    assert "cancelled the call" in said
 
 
 def test_a_refused_message_is_known_also_when_the_next_was_being_sent(

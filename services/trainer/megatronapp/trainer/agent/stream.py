@@ -335,11 +335,17 @@ def _hides_the_answer(end: BaseException | None) -> bool:
 
 
 def kind_of(error: Exception) -> Kind:
-    return error.code() if isinstance(error, aio.AioRpcError) else type(error)
+    """A collector that stops may cancel its calls first: it is as far away as one whose port is closed."""
+    if not isinstance(error, aio.AioRpcError):
+        return type(error)
+    code = error.code()
+    return grpc.StatusCode.UNAVAILABLE if code is grpc.StatusCode.CANCELLED else code
 
 
 def reason(error: Exception, tls: ClientTls) -> str:
     if not isinstance(error, aio.AioRpcError):
         return str(error)
+    if error.code() is grpc.StatusCode.CANCELLED:
+        return "the server cancelled the call, as one does that stops"
     details = error.details() or error.code().name
     return handshake_failure(details, tls) or details
