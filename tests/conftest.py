@@ -52,6 +52,17 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What a test that got a second try had said at the first."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"second try: {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+        for name, text in report.sections:
+            terminalreporter.section(name, "-")
+            terminalreporter.write_line(text)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """After marks and keywords have chosen."""
     share = config.getoption("--share")
