@@ -50,7 +50,7 @@ def start(
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     return subprocess.Popen(
         command if attach is None else [*ATTACH, *attach, "--", *command],
-        env={**clean, "OMP_NUM_THREADS": "1", **(environment or {})},
+        env={**clean, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
