@@ -9,7 +9,8 @@ plug-in; the result is their mean with its 95 % interval (Student's t). `control
 leaves zero out, the machine or the method is at fault, not the plug-in. At base and full every step is traced in
 detail. To find what costs: `--modes control hooks without-collectives base`, the hooks in place with nothing recorded
 but frontiers, and base with collectives that pass unseen. What the plug-in for NCCL costs beside an untraced step:
-`--modes control nccl --nccl-trace`. Unknown flags go to the trainer.
+`--modes control nccl --nccl-trace`. `--limit-seconds 150` ends the run with the rounds that it has when the process is
+so old. Unknown flags go to the trainer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ BLOCKS = Blocks(modes=("off", "control", "base", "full"), settling=1, on_demand=
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return _blocks.main("trace_overhead", __doc__, BLOCKS, run, argv)
+    return _blocks.main("trace_overhead", __doc__, BLOCKS, run, argv, limited=True)
 
 
 def run(flags: Sequence[str], blocks: Blocks) -> dict[str, Any] | None:
@@ -88,6 +89,8 @@ def run(flags: Sequence[str], blocks: Blocks) -> dict[str, Any] | None:
         def step_end(self, step: int, progress: Progress | None) -> None:
             if self._mode not in (*UNTRACED, "hooks"):
                 super().step_end(step, progress)
+            if facts["rank"] == 0 and blocks.over():
+                self._context.request_stop()
 
     class SwitchedMegatrace(MegatracePlugin):
         """NCCL is asked for its operations in the blocks of one mode."""
@@ -98,10 +101,14 @@ def run(flags: Sequence[str], blocks: Blocks) -> dict[str, Any] | None:
     if NCCL in blocks.modes and not any(flag.startswith("--nccl-trace") for flag in flags):
         raise SystemExit(f"mode {NCCL} compares what --nccl-trace switches on: give it, too")
     train(flags, plugins=[SwitchedScan, SwitchedMegatrace])
-    if facts.pop("rank") != 0:
-        return None
+    return {**facts, **_compared(timings, blocks)} if facts.pop("rank") == 0 else None
+
+
+def _compared(timings: Timings, blocks: Blocks) -> dict[str, Any]:
+    if reason := _blocks.too_few(timings.rounds):
+        raise SystemExit(reason)
     modes = {mode: timings.against_first(mode) for mode in blocks.modes[1:]}
-    return {**facts, "step_seconds_off": round(timings.usual_seconds(), 6), **modes}
+    return {"rounds": timings.rounds, "step_seconds_off": round(timings.usual_seconds(), 6), **modes}
 
 
 class _Unseen(Communicators):
