@@ -30,8 +30,10 @@ class ScopeGateway(scope_pb2_grpc.ScopeIngestServicer):
         self.in_force: dict[int, int] = {}
         """By rank the revision of the newest demand that it shows."""
         self.left: set[int] = set()
-        self.at_once: dict[int, list[scope_pb2.ScopeDown]] = {}
-        """By rank what it is told as soon as it attaches."""
+        self._at_once: list[tuple[int, scope_pb2.ScopeDown]] = []
+        """(rank, what it is told) as soon as all have attached."""
+        self._expected = 0
+        """Ranks."""
 
     def Attach(  # noqa: N802  (gRPC's name)
         self, requests: Iterator[scope_pb2.ScopeUp], context: Any
@@ -40,10 +42,10 @@ class ScopeGateway(scope_pb2_grpc.ScopeIngestServicer):
         rank = hello.identity.rank
         down: queue.Queue[scope_pb2.ScopeDown | None] = queue.Queue()
         down.put(scope_pb2.ScopeDown(accepted=scope_pb2.ScopeAccepted()))
-        for message in self.at_once.pop(rank, ()):
-            down.put(message)
         with self._changed:
             self.hellos[rank], self._down[rank] = hello, down
+            if len(self.hellos) == self._expected:
+                self._tell_at_once()
             self._changed.notify_all()
         threading.Thread(target=self._read, args=(rank, requests, down), daemon=True).start()
         while (message := down.get()) is not None:
@@ -61,6 +63,11 @@ class ScopeGateway(scope_pb2_grpc.ScopeIngestServicer):
             self.left.add(rank)
             self._changed.notify_all()
         down.put(None)
+
+    def _tell_at_once(self) -> None:
+        while self._at_once:
+            to, message = self._at_once.pop()
+            self._down[to].put(message)
 
     def _take(self, rank: int, up: scope_pb2.ScopeUp) -> None:
         match up.WhichOneof("body"):
@@ -111,10 +118,11 @@ class ScopeGateway(scope_pb2_grpc.ScopeIngestServicer):
     ) -> list[scope_pb2.ScopeAck]:
         return self.command(identifier, to, ranks, train=scope_pb2.ScopeTrainControl(do=do, **options))
 
-    def pause_at_once(self, identifier: str, to: int) -> None:
-        """Before the job begins, so that it does not end before it is told."""
+    def pause_at_once(self, identifier: str, to: int, ranks: int) -> None:
+        """Before the job begins, so that it does not end before it is told: as soon as so many have attached, for one
+        that has not would not answer."""
         control = scope_pb2.ScopeTrainControl(do="pause", lease_seconds=120)
-        self.at_once[to] = [_command(identifier, train=control)]
+        self._at_once, self._expected = [(to, _command(identifier, train=control))], ranks
 
     def states(self) -> list[tuple[str, int]]:
         """(state, step), as they came."""

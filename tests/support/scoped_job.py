@@ -59,7 +59,7 @@ def scoped_job(
 ) -> Iterator[ScopedJob]:
     """It comes to its pause by itself, a few steps after its begin."""
     with scope_gateway() as (gateway, address), ThreadPoolExecutor(1) as pool:
-        gateway.pause_at_once(PAUSE, ranks // 2)  # by any rank's command
+        gateway.pause_at_once(PAUSE, ranks // 2, ranks)  # by any rank's command
         monkeypatch.setenv(GATEWAY_ADDRESS, address)
         with agent() as environment:
             flags = f"{TINY} --train-iters {steps} {layout} --scope"

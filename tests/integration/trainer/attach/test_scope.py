@@ -45,9 +45,8 @@ def of_tap(gateway: ScopeGateway, rank: int, number: int) -> list[Frame]:
 
 def paused_before(gateway: ScopeGateway, running: Future[Ended]) -> int:
     """The step that comes next, when all ranks stand before it."""
-    gateway.wait(lambda: len(gateway.hellos) == len(RANKS) or running.done(), PATIENCE_SECONDS)
+    gateway.wait(lambda: all((rank, PAUSE) in gateway.acks for rank in RANKS) or running.done(), 2 * PATIENCE_SECONDS)
     assert not running.done(), running.result().output
-    gateway.wait(lambda: all((rank, PAUSE) in gateway.acks for rank in RANKS), PATIENCE_SECONDS)
     [step] = {ack.effective_step for ack in gateway.answers(PAUSE, RANKS)}
     gateway.wait(lambda: ("paused", step - 1) in gateway.states())
     return int(step)
@@ -110,7 +109,7 @@ def test_pretrain_gpt_is_paused_watched_disturbed_and_stepped(
     assert plain.code == 0, plain.output
 
     with scope_gateway() as (gateway, address), ThreadPoolExecutor(1) as pool:
-        gateway.pause_at_once(PAUSE, 1)
+        gateway.pause_at_once(PAUSE, 1, len(RANKS))
         attach = ["--job", "team/gpt", "--scope"]
         options: dict[str, Any] = {"attach": attach, "environment": {GATEWAY_ADDRESS: address}}
         running = pool.submit(pretrain, shared_data, tmp_path / "attached", layout, STEPS, **options)
@@ -140,7 +139,7 @@ def test_pretrain_gpt_is_paused_watched_disturbed_and_stepped(
 def test_a_frame_of_a_plain_loop_holds_what_its_layer_computed(tmp_path: Path) -> None:
     """Whose schedule says how large a microbatch is."""
     with scope_gateway() as (gateway, address), ThreadPoolExecutor(1) as pool:
-        gateway.pause_at_once(PAUSE, 1)
+        gateway.pause_at_once(PAUSE, 1, len(RANKS))
         arguments: list[Any] = [SCRIPTS / "megatron_core_loop.py", 8, 2, f"kept={tmp_path}"]
         running = pool.submit(run, *arguments, attach=["--scope"], environment={GATEWAY_ADDRESS: address})
         first = paused_before(gateway, running)
