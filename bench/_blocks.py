@@ -223,8 +223,9 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit-seconds", type=float, default=math.inf, metavar="SECONDS", help=text)
 
 
-def too_few(rounds: int) -> str:
-    """Why there is nothing to tell; empty: there is."""
-    if rounds >= FEWEST_ROUNDS:
-        return ""
-    return f"{rounds} complete rounds, and an interval needs {FEWEST_ROUNDS}: give a longer --limit-seconds"
+def end_without_rounds(rounds: int) -> None:
+    """Raises SystemExit where there are too few to tell anything."""
+    if rounds < FEWEST_ROUNDS:
+        raise SystemExit(
+            f"{rounds} complete rounds, and an interval needs {FEWEST_ROUNDS}: give a longer --limit-seconds"
+        )

@@ -107,8 +107,7 @@ def run(flags: Sequence[str], blocks: Blocks) -> dict[str, Any] | None:
 
 
 def _compared(timings: Timings, blocks: Blocks) -> dict[str, Any]:
-    if reason := _blocks.too_few(timings.rounds):
-        raise SystemExit(reason)
+    _blocks.end_without_rounds(timings.rounds)
     modes = {mode: timings.robustly_against_first(mode) for mode in blocks.modes[1:]}
     if "statistics" in modes:
         modes["statistics"]["every_ten_steps"] = _a_tenth(modes["statistics"])

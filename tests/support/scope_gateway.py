@@ -30,10 +30,8 @@ class ScopeGateway(scope_pb2_grpc.ScopeIngestServicer):
         self.in_force: dict[int, int] = {}
         """By rank the revision of the newest demand that it shows."""
         self.left: set[int] = set()
-        self._at_once: list[tuple[int, scope_pb2.ScopeDown]] = []
-        """(rank, what it is told) as soon as all have attached."""
-        self._expected = 0
-        """Ranks."""
+        self._at_once: dict[int, tuple[int, scope_pb2.ScopeDown]] = {}
+        """By how many ranks have attached: (rank, what it is told then)."""
 
     def Attach(  # noqa: N802  (gRPC's name)
         self, requests: Iterator[scope_pb2.ScopeUp], context: Any
@@ -44,8 +42,9 @@ class ScopeGateway(scope_pb2_grpc.ScopeIngestServicer):
         down.put(scope_pb2.ScopeDown(accepted=scope_pb2.ScopeAccepted()))
         with self._changed:
             self.hellos[rank], self._down[rank] = hello, down
-            if len(self.hellos) == self._expected:
-                self._tell_at_once()
+            if (told := self._at_once.pop(len(self.hellos), None)) is not None:
+                to, message = told
+                self._down[to].put(message)
             self._changed.notify_all()
         threading.Thread(target=self._read, args=(rank, requests, down), daemon=True).start()
         while (message := down.get()) is not None:
@@ -63,11 +62,6 @@ class ScopeGateway(scope_pb2_grpc.ScopeIngestServicer):
             self.left.add(rank)
             self._changed.notify_all()
         down.put(None)
-
-    def _tell_at_once(self) -> None:
-        while self._at_once:
-            to, message = self._at_once.pop()
-            self._down[to].put(message)
 
     def _take(self, rank: int, up: scope_pb2.ScopeUp) -> None:
         match up.WhichOneof("body"):
@@ -122,7 +116,7 @@ class ScopeGateway(scope_pb2_grpc.ScopeIngestServicer):
         """Before the job begins, so that it does not end before it is told: as soon as so many have attached, for one
         that has not would not answer."""
         control = scope_pb2.ScopeTrainControl(do="pause", lease_seconds=120)
-        self._at_once, self._expected = [(to, _command(identifier, train=control))], ranks
+        self._at_once[ranks] = to, _command(identifier, train=control)
 
     def states(self) -> list[tuple[str, int]]:
         """(state, step), as they came."""

@@ -346,6 +346,6 @@ def reason(error: Exception, tls: ClientTls) -> str:
     if not isinstance(error, aio.AioRpcError):
         return str(error)
     if error.code() is grpc.StatusCode.CANCELLED:
-        return "the server cancelled the call, as one does that stops"
+        return "the server cancelled the call: it may be stopping"
     details = error.details() or error.code().name
     return handshake_failure(details, tls) or details
