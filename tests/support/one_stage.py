@@ -15,7 +15,7 @@ from megatron.core.pipeline_parallel import schedules
 from megatronapp.core.pipeline.operations import Kind
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
-from megatronapp.core.pipeline.receives import AHEAD
+from megatronapp.core.pipeline.running_ahead import RECEIVES_AHEAD
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 
@@ -67,6 +67,6 @@ def step_parts(
         "forward_step": None,
         "data": [iter(())],
         "shape": (1,),
-        "receives_ahead": AHEAD,
+        "receives_ahead": RECEIVES_AHEAD,
         "pace": pace,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Self
 
-from megatronapp.trainer.pipeline.pace import Durations, Pace
+from megatronapp.trainer.pipeline.pace import Durations, GivenOrder, Pace
 
 
 @dataclass
@@ -20,6 +20,9 @@ class Device:
 
     def pace(self) -> Pace:
         return Pace(self.mark, self.durations, clock=lambda: self.now, sleep=self.sleep)
+
+    def given_order(self, most_launched: int) -> GivenOrder:
+        return GivenOrder(self.mark, most_launched)
 
     def mark(self) -> Place:
         return Place(self, max(self.now, self.free_at))

@@ -116,3 +116,16 @@ def usual(seconds: Iterable[float]) -> tuple[float, float]:
     found = durations.expected(Operation(F, 0, 1))
     assert found is not None
     return found
+
+
+def test_a_host_whose_order_is_given_goes_on_until_its_device_has_so_many_before_it() -> None:
+    device = Device()
+    order = device.given_order(3)
+    for microbatch in range(3):
+        order.wait_until_one_may_be_launched()
+        order.launch(Operation(F, 0, microbatch), lambda: device.launch(0.01))
+    assert device.now == 0
+
+    order.wait_until_one_may_be_launched()
+
+    assert device.now == NEAR(0.01)

@@ -103,15 +103,21 @@ def passes(monkeypatch: pytest.MonkeyPatch, device: Device) -> dict[Kind, float]
 
 
 def run_step(
-    device: Device, seconds: Mapping[Kind, float], come: Mapping[int, float] = GRADIENTS_COME, *, strict: bool = False
+    device: Device,
+    seconds: Mapping[Kind, float],
+    come: Mapping[int, float] = GRADIENTS_COME,
+    *,
+    most_launched: int | None = None,
 ) -> str:
-    """What the first of two stages ran, in its order; the device is idle when it begins, and when it returns."""
+    """What the first of two stages ran, in its order; the device is idle when it begins, and when it returns. With
+    `most_launched` the hint is run as it is."""
     device.free_at, device.idle = device.now, 0.0
     transport = Arrivals(device, {microbatch: device.now + at for microbatch, at in come.items()})
-    policy = StagePolicy(LAYOUT, 0, orders.all_stages(HINT, LAYOUT)[0], cap=2, strict=strict)
+    policy = StagePolicy(LAYOUT, 0, orders.all_stages(HINT, LAYOUT)[0], cap=2, strict=most_launched is not None)
     messages = PipelineMessages(transport, SimpleNamespace(), World(ranks=(0, 1), rank=0))  # type: ignore[arg-type]
     wgrad = TimedWgrad(lambda: device.launch(seconds[Kind.WGRAD]))
-    step = Step(**step_parts(LAYOUT, policy, messages, wgrad, device.pace()))
+    pace = device.pace() if most_launched is None else device.given_order(most_launched)
+    step = Step(**step_parts(LAYOUT, policy, messages, wgrad, pace))
     step.run()
     device.now = device.free_at
     return " ".join(map(named, step.ran))
@@ -155,7 +161,26 @@ def test_what_has_an_order_is_launched_before_its_messages_have_come(
     launched = []
     monkeypatch.setattr(device, "wait_for", lambda at: launched.append((device.now, at)))
 
-    assert run_step(device, passes, strict=True) == "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3"
+    assert run_step(device, passes, most_launched=LAYOUT.operations) == "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3"
 
     assert len(launched) == LAYOUT.microbatches
     assert all(now < at for now, at in launched), "the host waits for no message: its device does"
+
+
+def test_what_has_an_order_is_launched_no_further_ahead_than_that(
+    device: Device, passes: dict[Kind, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.HINT", "zb-h1")
+    ends: list[float] = []
+    ahead = []
+
+    def launch(kind: Kind) -> None:
+        device.launch(passes[kind])
+        ends.append(device.free_at)
+        ahead.append(sum(end > device.now for end in ends))
+
+    replace_passes(monkeypatch, launch, LAYOUT.stages)
+
+    run_step(device, passes, most_launched=3)
+
+    assert max(ahead) == 3

@@ -21,13 +21,13 @@ from megatron.core import parallel_state
 from megatron.core.utils import get_model_config
 
 from megatronapp.core.errors import TrainingError, UsageError
-from megatronapp.core.pipeline import receives
 from megatronapp.core.pipeline.operations import Operation
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
+from megatronapp.core.pipeline.running_ahead import MOST_LAUNCHED, RECEIVES_AHEAD
 from megatronapp.trainer.pipeline.agreement import Agreement
 from megatronapp.trainer.pipeline.dynamic_step import AnyOrderTransport, Step
-from megatronapp.trainer.pipeline.pace import Durations, Mark, Pace
+from megatronapp.trainer.pipeline.pace import Durations, GivenOrder, Mark, Pace
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.pipeline.schedule import process_groups
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
@@ -56,7 +56,8 @@ class DynamicSchedule:
     unless draws are keyed.
     `agreement` is needed where several tensor-, context- or expert-parallel ranks hold a stage. With `wgrad`, which is
     installed in the models, W is an operation of its own. With `places`, of the messages that wait for a link the one
-    that its receiver's hint needs first goes first. `receives_ahead`: messages of a lane (core/pipeline/receives.py).
+    that its receiver's hint needs first goes first. `receives_ahead`: messages of a lane; `most_launched`: operations
+    of an order that is given (core/pipeline/running_ahead.py).
     Raises UsageError for what it can't run: a transport that needs one order, and REFUSED settings.
     """
 
@@ -68,7 +69,8 @@ class DynamicSchedule:
         agreement: Agreement | None = None,
         wgrad: DeferredWgrad | None = None,
         places: Places | None = None,
-        receives_ahead: int = receives.AHEAD,
+        receives_ahead: int = RECEIVES_AHEAD,
+        most_launched: int = MOST_LAUNCHED,
     ) -> None:
         self._stock = stock
         self._messages = messages
@@ -76,7 +78,7 @@ class DynamicSchedule:
         self._agreement = agreement
         self._wgrad = wgrad
         self.places = places
-        self._receives_ahead = receives_ahead
+        self._receives_ahead, self._most_launched = receives_ahead, most_launched
         self.durations = Durations()
         self.ran: list[Operation] = []
         self.dispatch_seconds = 0.0
@@ -128,10 +130,11 @@ class DynamicSchedule:
         sequence = seq_length // self._groups.cp.size()
         if config.sequence_parallel:
             sequence //= self._groups.tp.size()
+        policy = self._make_policy(layout, group.rank())
         return self._make_step(
             layout=layout,
             stage=group.rank(),
-            policy=self._make_policy(layout, group.rank()),
+            policy=policy,
             messages=self._messages,
             groups=self._groups,
             agreement=self._agreement,
@@ -144,8 +147,11 @@ class DynamicSchedule:
             data=data_iterator if isinstance(data_iterator, list) else [data_iterator],
             shape=(sequence, micro_batch_size, config.hidden_size),
             receives_ahead=self._receives_ahead,
-            pace=Pace(_mark, self.durations) if next(chunks[0].parameters()).is_cuda else None,
+            pace=self._pace(policy) if next(chunks[0].parameters()).is_cuda else None,
         )
+
+    def _pace(self, policy: StagePolicy) -> Pace | GivenOrder:
+        return GivenOrder(_mark, self._most_launched) if policy.strict else Pace(_mark, self.durations)
 
     def _make_step(self, **parts: Any) -> Step:
         return Step(**parts)

@@ -21,7 +21,7 @@ from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.trainer.pipeline.agreement import Agreement
-from megatronapp.trainer.pipeline.pace import Pace
+from megatronapp.trainer.pipeline.pace import GivenOrder, Pace
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Post, Transport
 from megatronapp.trainer.pipeline.shapes import ShapeMessages, received
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
@@ -91,9 +91,8 @@ class Step:
     """Of what is received, unless lengths differ."""
     receives_ahead: int
     """Messages of a lane whose receives are posted before its head has run."""
-    pace: Pace | None
-    """None: choices are not launched ahead of the device, as there is none beside the host. What has an order is not
-    paced."""
+    pace: Pace | GivenOrder | None
+    """The latter where the policy runs an order that is given. None: there is no device beside the host."""
     losses: list[Any] = field(default_factory=list)
     ran: list[Operation] = field(default_factory=list)
     dispatch_seconds: float = 0.0
@@ -105,7 +104,6 @@ class Step:
         self._incoming = {(kind, c): Incoming() for kind in DIRECTIONS for c in range(self.layout.chunks)}
         self._sources = {lane: self._source(*lane) for lane in self._incoming}
         self._kept: dict[tuple[int, int], Kept] = {}
-        self._runs_ahead = self.pace is not None and self.policy.strict
         self._done = dict.fromkeys(((kind, c) for kind in self.layout.kinds for c in range(self.layout.chunks)), 0)
         self._unreduced = list(range(self.layout.chunks))
         self._last_kind = self.layout.kinds[-1]
@@ -141,7 +139,7 @@ class Step:
         operation = self._next()
         began = time.perf_counter()
         self.policy.start(operation)
-        if self.pace is None or self._runs_ahead:
+        if self.pace is None:
             self._launch(operation)
         else:
             self.pace.launch(operation, lambda: self._launch(operation))
@@ -164,10 +162,10 @@ class Step:
     def _next(self) -> Operation:
         """What to run next, once something can. Raises TrainingError when nothing can for too long.
 
-        A host that has nothing to choose runs ahead of its device, as megatron-core's does: the device waits for
-        messages then.
+        A host that has nothing to choose runs ahead of its device, which waits for messages then.
         """
-        if self._runs_ahead:
+        if isinstance(self.pace, GivenOrder):
+            self.pace.wait_until_one_may_be_launched()
             self._receive_shaped()
             return self.policy.following()
         if self.pace is not None:

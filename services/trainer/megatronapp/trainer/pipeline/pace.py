@@ -1,14 +1,16 @@
-"""When a stage on a GPU chooses its next operation: late enough to know what has come, early enough that the device
-does not wait for the choice.
+"""How far a stage's host is ahead of its GPU.
 
-The host launches an operation while the one before it runs. Where it chose as soon as it could, when the one before
-that has ended, nothing that arrives meanwhile would be known to the choice: that costs a third to all of what choosing
-gains (`python -m bench.dispatch_ahead`). So it waits until what is left of the running operation is what the host needs
-to choose and launch the next one, whichever it is: a device that overtakes its host waits for every kernel. What the
-running one takes is what its lane usually takes, times how much longer than usual its microbatch has taken in the
-step's other operations, since sequences differ in length. Where that was wrong by much, it chooses earlier by as much;
-and it never waits beyond the operation's end. What is usual is the median of the newest: the first operations of a
-process take seconds.
+Where it chooses its next operation (Pace): late enough to know what has come, early enough that the device does not
+wait for the choice. Where its order is given (GivenOrder): some operations, as what is launched holds memory.
+
+A host that chooses launches an operation while the one before it runs. Where it chose as soon as it could, when the
+one before that has ended, nothing that arrives meanwhile would be known to the choice: that costs a third to all of
+what choosing gains (`python -m bench.dispatch_ahead`). So it waits until what is left of the running operation is what
+the host needs to choose and launch the next one, whichever it is: a device that overtakes its host waits for every
+kernel. What the running one takes is what its lane usually takes, times how much longer than usual its microbatch has
+taken in the step's other operations, since sequences differ in length. Where that was wrong by much, it chooses earlier
+by as much; and it never waits beyond the operation's end. What is usual is the median of the newest: the first
+operations of a process take seconds.
 """
 
 from __future__ import annotations
@@ -151,3 +153,19 @@ class Pace:
         until = begun + expected.seconds - expected.error_seconds - self._durations.lead_seconds
         while (left := until - self._clock()) > 0 and not running.end.query():
             self._sleep(min(left, POLL_SECONDS))
+
+
+class GivenOrder:
+    """Of one step: the host launches on until its device has so many operations before it, the running one included."""
+
+    def __init__(self, mark: Callable[[], Mark], most_launched: int) -> None:
+        self._mark, self._most_launched = mark, most_launched
+        self._ends: deque[Mark] = deque()
+
+    def launch(self, operation: Operation, run: Callable[[], None]) -> None:
+        run()
+        self._ends.append(self._mark())
+
+    def wait_until_one_may_be_launched(self) -> None:
+        while len(self._ends) >= self._most_launched:
+            self._ends.popleft().synchronize()

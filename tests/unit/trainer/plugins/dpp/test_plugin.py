@@ -13,7 +13,7 @@ from megatronapp.core.pipeline.orders import all_stages
 from megatronapp.core.pipeline.placement import Layout as Pipeline
 from megatronapp.core.pipeline.placement import Placement as PartPlacement
 from megatronapp.core.pipeline.policy import places_of
-from megatronapp.core.pipeline.receives import AHEAD
+from megatronapp.core.pipeline.running_ahead import MOST_LAUNCHED, RECEIVES_AHEAD
 from megatronapp.core.pipeline.schedule_csv import write_csv
 from megatronapp.trainer import arguments
 from megatronapp.trainer.environment import Environment
@@ -144,7 +144,7 @@ def test_an_order_that_stops_for_ever_is_refused(tmp_path: Path) -> None:
         prepared(f"{ASKED} --dpp-policy replay --dpp-order {tmp_path / 'order.csv'}")
 
 
-def test_as_many_receives_are_posted_as_a_recorded_order_asks_for(tmp_path: Path) -> None:
+def test_hosts_run_ahead_as_far_as_a_recorded_order_asks_for(tmp_path: Path) -> None:
     """Stage 0 runs all forward passes of its first chunk first, as where all that it waits for comes late."""
     pipeline = Pipeline(stages=2, chunks=2, microbatches=16)
     forward, backward = (
@@ -154,8 +154,10 @@ def test_as_many_receives_are_posted_as_a_recorded_order_asks_for(tmp_path: Path
     recorded = [[*forward[0], *forward[1], *backward[1], *backward[0]], turns[0] + turns[1]]
     (tmp_path / "order.csv").write_text(write_csv(pipeline, recorded))
 
-    assert Policies(pipeline, REPLAY, order=tmp_path / "order.csv").receives_ahead == 8
-    assert Policies(pipeline, AUTO).receives_ahead == AHEAD
+    replay, auto = Policies(pipeline, REPLAY, order=tmp_path / "order.csv"), Policies(pipeline, AUTO)
+
+    assert (replay.receives_ahead, replay.most_launched) == (8, 14)
+    assert (auto.receives_ahead, auto.most_launched) == (RECEIVES_AHEAD, MOST_LAUNCHED)
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name not in (AUTO, REPLAY)])

@@ -155,6 +155,7 @@ class DppPlugin(Plugin):
             self._wgrad,
             self._policies.places,
             self._policies.receives_ahead,
+            self._policies.most_launched,
         )
 
         def run(**kwargs: Any) -> Any:

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from megatronapp.core.errors import DataError, UsageError
-from megatronapp.core.pipeline import caps, orders
+from megatronapp.core.pipeline import caps, orders, running_ahead
 from megatronapp.core.pipeline.orders import Order
 from megatronapp.core.pipeline.placement import Layout, Placement
 from megatronapp.core.pipeline.policy import StagePolicy, places_of
-from megatronapp.core.pipeline.receives import AHEAD, least_ahead
 from megatronapp.core.pipeline.schedule_csv import read_csv
 from megatronapp.core.pipeline.simulator.links import Links, wire
 from megatronapp.core.pipeline.simulator.run import run, strict
@@ -69,7 +68,16 @@ class Policies:
     @cached_property
     def receives_ahead(self) -> int:
         """Messages of a lane: as many as a recorded order asks for."""
-        return least_ahead(self.layout, self._orders) if self.name == REPLAY else AHEAD
+        if self.name != REPLAY:
+            return running_ahead.RECEIVES_AHEAD
+        return running_ahead.receives_ahead(self.layout, self._orders)
+
+    @cached_property
+    def most_launched(self) -> int:
+        """Operations of an order that is run as it is: as many as a recorded one asks for."""
+        if self.name != REPLAY:
+            return running_ahead.MOST_LAUNCHED
+        return running_ahead.most_launched(self.layout, self._orders, self.receives_ahead)
 
     @property
     def has_plan(self) -> bool:
