@@ -21,7 +21,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Run a command on the page's sources, where they could be built
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long test-exhaustive references transformer-lens corpus locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench hangs pause attach-versions e2e e2e-cluster e2e-operator clean
+.PHONY: setup setup-system setup-tests demo test test-gpu check faults faults-drawn scale test-long test-exhaustive references transformer-lens corpus locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench hangs pause attach-versions e2e e2e-cluster e2e-operator clean
 # In this order, also with -j: what the system lacks comes first
 .NOTPARALLEL:
 
@@ -105,6 +105,11 @@ scale: setup-tests
 transformer-lens:
 	test -d .venv-transformer-lens || $(BIN)/python -m venv .venv-transformer-lens
 	.venv-transformer-lens/bin/pip install --quiet transformer-lens==2.18.0 pyarrow==21.0.0 torch==2.13.0 $$(scripts/torch-index $(BIN)/python)
+
+# On this machine's GPUs, files side by side on two each, then what needs more; PYTEST: where torch has CUDA
+PYTEST ?= $(BIN)/pytest
+test-gpu:
+	@scripts/test-gpu $(PYTEST)
 
 # What test-long and test-exhaustive hold the product against
 references: setup-tests

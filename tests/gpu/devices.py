@@ -1,5 +1,8 @@
 """How many GPUs there are for tests of several ranks.
 
+Beside others (pytest -n) a worker has an equal share of the machine's GPUs for itself: kernels of NCCL wait for those
+of other devices, and worlds that take turns on a device are hardly ever there together.
+
 MEGATRONAPP_GPU_REHEARSAL=4 plays tests that ask here on so many CPU ranks: what they do is tried before it takes GPUs'
 time. What they show of GPUs is then shown of nothing.
 """
@@ -14,10 +17,27 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting devices 
 
 import torch
 
+
+def _take_a_share(worker: str) -> None:
+    """Of the devices that are visible; the processes that the worker starts have them, too."""
+    if os.environ.get("MEGATRONAPP_GPUS_OF") == worker:
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    devices, workers = visible.split(","), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    each = len(devices) // workers
+    if each:
+        first = int(worker.removeprefix("gw")) * each
+        os.environ |= {"CUDA_VISIBLE_DEVICES": ",".join(devices[first : first + each]), "MEGATRONAPP_GPUS_OF": worker}
+
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    _take_a_share(os.environ["PYTEST_XDIST_WORKER"])
+
 REHEARSED = int(os.environ.get("MEGATRONAPP_GPU_REHEARSAL", "0"))
 DEVICES = REHEARSED or torch.cuda.device_count()
 DEVICE = "cpu" if REHEARSED else "cuda"
 
 
 def needs(devices: int) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(devices > DEVICES, reason=f"needs {devices} CUDA devices")
+    """conftest.py skips it where there are fewer."""
+    return pytest.mark.needs_gpus(devices)

@@ -7,12 +7,13 @@ import subprocess
 import sys
 
 import pytest
-import torch
+
+from tests.gpu.devices import needs
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(180),
-    pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs a CUDA device"),
+    needs(1),
 ]
 
 RANK = """

@@ -69,7 +69,7 @@ CASES = [
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(RUN_SECONDS + STOPS * 30),
-    needs(2),
+    needs(WORLD),
     *([pytest.mark.flaky(reruns=3, only_rerun="EndedByGlooError")] if REHEARSED else ()),
 ]
 

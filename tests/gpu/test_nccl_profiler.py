@@ -24,13 +24,14 @@ import torch.distributed as dist
 
 from megatronapp.trainer.agent.operations import Completed, Direction, Enqueued, Lane, OperationsReader
 from megatronapp.trainer.agent.segment import Segment
+from tests.gpu.devices import needs
 from tests.support.forked import run_forked
 
 nccl = pytest.importorskip("megatronapp.nccl", reason="the plug-in's wheel is not installed: pip install native/nccl")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs a CUDA device"),
+    needs(1),
 ]
 
 RING, LANES = 64 << 20, 256

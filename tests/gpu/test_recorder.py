@@ -12,12 +12,13 @@ import torch
 pytest.importorskip("megatronapp.scan", reason="the recorder's wheel is not installed: pip install native/scan")
 
 from megatronapp.scan import COLUMNS, Recorder, mark_cost_ns
+from tests.gpu.devices import needs
 from tests.support.interpreter_threads import Entrances, lock_kept, spin_until, threads_called, threads_with_a_state
 from tests.support.segment import SegmentReader, Step
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+    needs(1),
 ]
 
 HOST, WORK, REDUCE = range(3)

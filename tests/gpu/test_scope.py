@@ -16,8 +16,6 @@ from tests.support.forked import run_forked
 from tests.support.plain_forward import Shape, plain_forward
 from tests.support.training import TINY, train
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180), needs(2)]
-
 LAYERS, MICROBATCHES, STEPS = 4, 4, 20
 LLAMA = (
     "--position-embedding-type rope --normalization RMSNorm --swiglu --group-query-attention --num-query-groups 2 "
@@ -30,6 +28,7 @@ SPREAD = (
     if DEVICES >= 4
     else [("gpt", 2, TENSOR), ("llama", 2, PIPELINE)]
 )
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180), needs(SPREAD[0][1])]
 VALUE_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-4
 """Of the largest |value|. Gradients of queries are small differences of large sums."""
 ENVIRONMENT = {"NVIDIA_TF32_OVERRIDE": "0"}

@@ -36,13 +36,14 @@ from megatronapp.rdma import (
 )
 from megatronapp.rdma.tensors import DTYPES
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from tests.gpu.devices import needs
 from tests.support.forked import run_forked
 from tests.support.training import TINY, train
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 CUDA devices"),
+    needs(2),
 ]
 
 SECONDS, WATCHED_SECONDS, ENDED_SECONDS = 120.0, 150, 180.0
@@ -274,23 +275,14 @@ def test_between_hosts_memory_goes_through_the_host() -> None:
     assert run_forked(2, exchange_through_host_memory, timeout=ENDED_SECONDS) == ["tcp+staged"] * 2
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=needs(ranks)) for ranks in (2, 4, 8)])
 def test_between_all_gpus(ranks: int) -> None:
-    needs_gpus(ranks)
-
     assert run_forked(ranks, exchange_between_all, timeout=ENDED_SECONDS) == [{"shm+cuda_ipc"}] * ranks
 
 
-@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=needs(ranks)) for ranks in (4, 8)])
 def test_around_a_ring_of_gpus(ranks: int) -> None:
-    needs_gpus(ranks)
-
     run_forked(ranks, exchange_around_a_ring, timeout=ENDED_SECONDS)
-
-
-def needs_gpus(count: int) -> None:
-    if torch.cuda.device_count() < count:
-        pytest.skip(f"needs {count} CUDA devices")
 
 
 @pytest.mark.parametrize("connections", ["1", "8"])
@@ -313,9 +305,8 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize(("ranks", "layout"), LAYOUTS)
+@pytest.mark.parametrize(("ranks", "layout"), [pytest.param(*each, marks=needs(each[0])) for each in LAYOUTS])
 def test_training_has_the_losses_of_the_stock_communicator(ranks: int, layout: str) -> None:
-    needs_gpus(ranks)
     environment = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
     stock = run_forked(ranks, train_rank, layout, timeout=200, environment=environment)[-1]
     native = run_forked(ranks, train_rank, f"{layout} --p2p-transport native", timeout=200, environment=environment)[-1]

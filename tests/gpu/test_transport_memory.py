@@ -18,12 +18,13 @@ import torch.distributed as dist
 
 rdma = pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
+from tests.gpu.devices import needs  # noqa: E402
 from tests.support.forked import run_forked  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(400),
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 CUDA devices"),
+    needs(2),
 ]
 
 Config, Engine, Spec, Tag = rdma.Config, rdma.Engine, rdma.Spec, rdma.Tag

@@ -18,13 +18,14 @@ pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not ins
 
 from megatronapp.rdma import BackpressureError, Config, LaneUnavailableError, Spec, Tag
 from tests.gpu import test_transport as between_gpus
+from tests.gpu.devices import needs
 from tests.gpu.test_transport import CONFIG, ENDED_SECONDS, SECONDS, content, engine
 from tests.support.forked import run_forked
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    needs(1),
 ]
 
 FLAGS = 1024
