@@ -22,9 +22,9 @@ def _take_a_share(worker: str) -> None:
     """Of the devices that are visible; the processes that the worker starts have them, too."""
     if os.environ.get("MEGATRONAPP_GPUS_OF") == worker:
         return
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
-    devices, workers = visible.split(","), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    each = len(devices) // workers
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = given.split(",") if given else list(map(str, range(torch.cuda.device_count())))
+    each = len(devices) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     if each:
         first = int(worker.removeprefix("gw")) * each
         os.environ |= {"CUDA_VISIBLE_DEVICES": ",".join(devices[first : first + each]), "MEGATRONAPP_GPUS_OF": worker}
