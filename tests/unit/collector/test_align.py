@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,6 +23,23 @@ def test_offsets_and_drifts_are_found() -> None:
     assert alignment.fitted
     assert raw > 200_000
     assert simulation.error(alignment, 30 * SECOND) < 5_000
+
+
+def test_corrections_stay_while_few_anchors_tell_which_class_agrees_best() -> None:
+    """Of two clocks, with one collective of each class and group a step, as in a pipeline of two replicas."""
+    simulation = Simulation(2, noise_ns=2_000)
+    alignment = Alignment()
+    alignment.grow(simulation.clocks)
+    errors = []
+
+    for number in range(1, 60):
+        step = simulation.step(number)
+        few = step.sequence == number * 100 + 1
+        alignment.observe(Anchors(*(column[few] for column in astuple(step))))
+        errors.append(simulation.error(alignment, number * SECOND))
+
+    assert errors[0] > 50_000
+    assert max(errors[12:]) < 10_000
 
 
 def test_a_fifth_of_the_ends_may_be_missing() -> None:

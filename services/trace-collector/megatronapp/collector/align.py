@@ -222,7 +222,7 @@ class Alignment:
             often = max(map(len, self._spread.values())) / 2
             known = {kind: float(np.median(seen)) for kind, seen in self._spread.items() if len(seen) >= often}
             self._validation = min(known, key=lambda kind: (known[kind], kind))
-            self._held_out, self._summary = _HeldOut(), None
+            self._held_out = _HeldOut()  # until enough of them are held out, the summary before goes on
         if self._validation is None:
             quarter: Bools = mixed % 4 == 0
             return quarter
