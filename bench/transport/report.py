@@ -22,7 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.transport", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="time for the CPU tables")
     parser.add_argument("--samples", type=int, default=7, help="samples of each cell")
-    parser.add_argument("--only", choices=("cpu", "gpu", "many-gpus", "one-gpu", "training"))
+    parser.add_argument("--only", choices=("cpu", "gpu", "many-gpus", "bare", "training"))
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=SHAPES, help="among four GPUs or more (all)")
     parser.add_argument("--json", action="store_true", help="also print every median as JSON")
     options = parser.parse_args()
@@ -36,8 +36,8 @@ def main() -> int:
         report_gpu()
     if options.only in (None, "gpu", "many-gpus"):
         report_many_gpus(options.shapes)
-    if options.only in (None, "one-gpu"):
-        report_one_gpu()
+    if options.only in (None, "bare"):
+        report_beside_bare()
     if options.only in (None, "training"):
         training.report()
     return 0
@@ -61,13 +61,13 @@ def report_many_gpus(shapes: Sequence[str]) -> None:
         many_gpus.report(torch.cuda.device_count(), shapes)
 
 
-def report_one_gpu() -> None:
+def report_beside_bare() -> None:
     if torch.cuda.device_count() < 1:
-        print("\ntwo ranks on one GPU: not measured, as there is none here")
+        print("\nGPU tensors beside a bare exchange: not measured, as there is no GPU here")
         return
-    from bench.transport import one_gpu
+    from bench.transport import bare
 
-    one_gpu.report()
+    bare.report()
 
 
 def print_distance(medians: Medians, distance: str) -> None:
