@@ -147,10 +147,10 @@ class DynamicSchedule:
             data=data_iterator if isinstance(data_iterator, list) else [data_iterator],
             shape=(sequence, micro_batch_size, config.hidden_size),
             receives_ahead=self._receives_ahead,
-            pace=self._pace(policy) if next(chunks[0].parameters()).is_cuda else None,
+            pace=self._pace_on_device(policy) if next(chunks[0].parameters()).is_cuda else None,
         )
 
-    def _pace(self, policy: StagePolicy) -> Pace | GivenOrder:
+    def _pace_on_device(self, policy: StagePolicy) -> Pace | GivenOrder | None:
         return GivenOrder(_mark, self._most_launched) if policy.strict else Pace(_mark, self.durations)
 
     def _make_step(self, **parts: Any) -> Step:

@@ -92,7 +92,7 @@ class Step:
     receives_ahead: int
     """Messages of a lane whose receives are posted before its head has run."""
     pace: Pace | GivenOrder | None
-    """The latter where the policy runs an order that is given. None: there is no device beside the host."""
+    """The latter where the policy runs an order that is given. None: the host waits for no device."""
     losses: list[Any] = field(default_factory=list)
     ran: list[Operation] = field(default_factory=list)
     dispatch_seconds: float = 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -18,13 +17,6 @@ from tests.support.one_stage import replace_passes, step_parts
 LAYOUT = Layout(stages=1, chunks=1, microbatches=4)
 """Nothing is received: the stage begins and ends the model."""
 SLOTS = 2
-
-
-class NoPace:
-    """As on a GPU. A host that asks it for anything waits for its device."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"the host waits for its device: {name}")
 
 
 @pytest.fixture
@@ -45,6 +37,8 @@ def test_a_step_is_launched_ahead_in_the_order_that_is_given(schedule: Recompute
 
 def step_of(schedule: RecomputeSchedule, policy: StagePolicy) -> RecomputeStep:
     messages = PipelineMessages(SimpleNamespace(), SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
-    step = schedule._make_step(**step_parts(LAYOUT, policy, messages, DeferredWgrad(), NoPace()))
+    pace = schedule._pace_on_device(policy)
+    assert pace is None, "the host waits for its device"
+    step = schedule._make_step(**step_parts(LAYOUT, policy, messages, DeferredWgrad(), pace))
     assert isinstance(step, RecomputeStep)
     return step

@@ -52,6 +52,9 @@ class RecomputeSchedule(DynamicSchedule):
     def _check_groups(self) -> None:
         """All ranks of a stage run one order, whatever comes first: nothing has to be agreed on."""
 
+    def _pace_on_device(self, policy: StagePolicy) -> None:
+        """The host runs as far ahead of its device as slots let it."""
+
     def _make_step(self, **parts: Any) -> Step:
         return RecomputeStep(**parts, inputs=self._inputs, beside=self._beside)
 
