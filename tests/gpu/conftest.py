@@ -13,8 +13,8 @@ ABOVE = int(os.environ.get("MEGATRONAPP_GPUS_ABOVE", "0"))
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if needed(item) > DEVICES:
-            item.add_marker(pytest.mark.skip(reason=f"needs {needed(item)} CUDA devices"))
+        if (devices := needed(item)) > DEVICES:
+            item.add_marker(pytest.mark.skip(reason=f"needs {devices} CUDA devices"))
     if ABOVE:
         config.hook.pytest_deselected(items=[item for item in items if needed(item) <= ABOVE])
         items[:] = [item for item in items if needed(item) > ABOVE]

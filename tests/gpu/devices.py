@@ -1,7 +1,7 @@
 """How many GPUs there are for tests of several ranks.
 
-Beside others (pytest -n) a worker has an equal share of the machine's GPUs for itself: kernels of NCCL wait for those
-of other devices, and worlds that take turns on a device are hardly ever there together.
+Of several workers (pytest -n) each has an equal share of the machine's GPUs for itself, where there are as many:
+NCCL's kernels wait for those of other devices, and worlds that take turns on a device are hardly ever on all at once.
 
 MEGATRONAPP_GPU_REHEARSAL=4 plays tests that ask here on so many CPU ranks: what they do is tried before it takes GPUs'
 time. What they show of GPUs is then shown of nothing.

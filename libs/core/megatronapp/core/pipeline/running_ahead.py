@@ -7,8 +7,8 @@ posted (docs/transport.md). So an order in which stages are far apart needs more
 for each other. Static schedules need one, orders that were chosen while they ran as many as the cap at most, since a
 message that was not taken holds an activation of its sender's, or of its receiver's.
 
-Nor does a host run ahead without end: what it has launched holds memory that the device does not use yet, of all that
-is received and sent. An order may need more than MOST_LAUNCHED where a host that stays back posts no receives.
+Nor does a host run ahead without end: tensors that are received and sent are held from an operation's launch on, before
+the device runs it. A host that stays back posts no receives, so that an order may need more than MOST_LAUNCHED.
 
 Each condition is met once and for all, whoever goes on first: one run of all hosts and devices tells whether any stop.
 """
@@ -26,8 +26,8 @@ from megatronapp.core.pipeline.placement import Layout
 RECEIVES_AHEAD = 2
 """Where the order does not ask for more: a message is there when its operation may begin."""
 MOST_LAUNCHED = 4
-"""Where the order does not ask for more: a host that is held up for some operations' time still leaves its device
-none to wait for."""
+"""Where the order does not ask for more, the running one included: the device goes on while its host is held up for
+the time of three operations."""
 
 
 def receives_ahead(layout: Layout, orders: Sequence[Order]) -> int:
