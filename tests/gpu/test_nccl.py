@@ -12,7 +12,7 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -64,8 +64,8 @@ ON_FOUR = {
     "TP 2 x DP 2": f"{SEQUENCE} {DATA}",
 }
 LAYOUTS = {2: ON_TWO, 4: ON_FOUR}
-CASES = [pytest.param(world, layout, marks=needs(world)) for world, layouts in LAYOUTS.items() for layout in layouts]
-PIPELINES = [case for case in CASES if "PP" in str(case.values[1]) and "not overlapped" not in str(case.values[1])]
+CASES = [(world, layout) for world, layouts in LAYOUTS.items() for layout in layouts]
+PIPELINES = [(world, layout) for world, layout in CASES if "PP" in layout and "not overlapped" not in layout]
 
 TRACE = "--trace --trace-interval 2 --trace-granularity"
 WATCHED = f"{TRACE} full --nccl-trace --scope"
@@ -123,7 +123,7 @@ def asked(size: int) -> Iterator[tuple[Plugins, list[str]]]:
     if size == 1:
         return
     yield (), [f"{BF16} {each}" for each in layouts]
-    pipelines = [LAYOUTS[size][name] for world, name in (case.values for case in PIPELINES) if world == size]
+    pipelines = [LAYOUTS[world][name] for world, name in PIPELINES if world == size]
     for plugins, flags in WITH_PLUGINS:
         yield plugins, [f"{BF16} {each} {flags}" for each in (pipelines if DppPlugin in plugins else layouts)]
 
@@ -154,7 +154,12 @@ def world(request: pytest.FixtureRequest, worlds: dict[int, World]) -> World:
     return worlds[size]
 
 
-@pytest.mark.parametrize(("world", "layout"), CASES, indirect=["world"])
+def of_worlds(cases: Sequence[tuple[int, str]]) -> pytest.MarkDecorator:
+    enough = [pytest.param(*case, marks=needs(case[0])) for case in cases]
+    return pytest.mark.parametrize(("world", "layout"), enough, indirect=["world"])
+
+
+@of_worlds(CASES)
 def test_layout_has_the_losses_of_one_gpu(world: World, layout: str, worlds: dict[int, World]) -> None:
     flags = (ON_TWO | ON_FOUR)[layout]
 
@@ -162,7 +167,7 @@ def test_layout_has_the_losses_of_one_gpu(world: World, layout: str, worlds: dic
 
 
 @pytest.mark.parametrize("granularity", ["base", "full"])
-@pytest.mark.parametrize(("world", "layout"), CASES, indirect=["world"])
+@of_worlds(CASES)
 def test_tracing_changes_no_bit(world: World, layout: str, granularity: str) -> None:
     flags = f"{BF16} {(ON_TWO | ON_FOUR)[layout]}"
 
@@ -171,7 +176,7 @@ def test_tracing_changes_no_bit(world: World, layout: str, granularity: str) -> 
     assert traced == world.losses(flags)
 
 
-@pytest.mark.parametrize(("world", "layout"), CASES, indirect=["world"])
+@of_worlds(CASES)
 def test_all_that_watches_at_once_changes_no_bit(world: World, layout: str) -> None:
     flags = f"{BF16} {(ON_TWO | ON_FOUR)[layout]}"
 
@@ -180,7 +185,7 @@ def test_all_that_watches_at_once_changes_no_bit(world: World, layout: str) -> N
     assert watched == world.losses(flags)
 
 
-@pytest.mark.parametrize(("world", "layout"), PIPELINES, indirect=["world"])
+@of_worlds(PIPELINES)
 def test_a_dynamic_pipeline_that_is_watched_changes_no_bit(world: World, layout: str) -> None:
     flags = f"{BF16} {(ON_TWO | ON_FOUR)[layout]}"
 
